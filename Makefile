@@ -1,0 +1,85 @@
+# Each target does its own set-up, on a machine that has Python and nothing else. Stamps in the virtual environment
+# make a repeated set-up instant, and a changed lock file redoes it.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+# The servers that `make test` gets and runs against; `make test SERVERS=` runs without, skipping their tests.
+SERVERS ?= redis valkey
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+# How many simulated histories `make sim` explores.
+N ?= 20000
+
+UV_VERSION := 0.13.7
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
+COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --custom-compile-command "make lock"
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench docs docs-serve sim setup servers lock clean
+
+help:  ## show this help
+	@echo "Leasehold: locks that stay correct when a holder stalls. Targets:"
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1 \t\2/' | expand -t 20
+
+demo: $(VENV)/.ready  ## watch a stalled holder's write being refused (no server needed)
+	@$(BIN)/python -m leasehold.demo
+
+test: $(VENV)/.ready-dev servers lint  ## get the servers, lint, check types, run every test
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.ready-dev  ## ruff and mypy
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+format: $(VENV)/.ready-dev  ## let ruff format and fix what it can
+	@$(BIN)/ruff format
+	@$(BIN)/ruff check --fix
+
+bench: $(VENV)/.ready-dev servers  ## measure beside peers and the raw cost of each engine
+	@$(BIN)/leasehold bench $(BENCH_ARGS)
+
+docs: $(VENV)/.ready-dev  ## build the documentation into site/
+	@$(BIN)/zensical build --clean --strict
+
+docs-serve: $(VENV)/.ready-dev  ## serve the documentation while it is being written
+	@$(BIN)/zensical serve
+
+sim: $(VENV)/.ready  ## explore N simulated histories (make sim N=100000)
+	@$(BIN)/python -m leasehold.sim --histories $(N)
+
+setup: $(VENV)/.ready-dev  ## only prepare the virtual environment
+
+servers: $(VENV)/.ready  ## only get the servers that the tests need
+	@$(if $(strip $(SERVERS)),$(BIN)/python tools/servers.py ensure $(SERVERS),:)
+
+lock: $(VENV)/.ready  ## pin every dependency anew
+	@$(PIP_INSTALL) uv==$(UV_VERSION)
+	@$(COMPILE) --upgrade --group build --output-file requirements.lock
+	@$(COMPILE) --upgrade --group build --group dev --group docs --all-extras --constraints requirements.lock \
+		--output-file requirements-dev.lock
+
+clean:  ## remove everything that the targets made, except downloaded servers
+	rm -rf $(VENV) site dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp, since $(BIN)/python is a link whose date is that of the system's Python.
+$(VENV)/.created:
+	@tools/venv.sh $(PYTHON) $(VENV)
+	@touch $@
+
+# What the package itself needs; enough for the demo, and quick.
+$(VENV)/.ready: $(VENV)/.created requirements.lock pyproject.toml
+	@echo "Installing leasehold into $(VENV)"
+	@$(PIP_INSTALL) --require-hashes -r requirements.lock
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready requirements-dev.lock
+	@echo "Installing the development tools into $(VENV)"
+	@$(PIP_INSTALL) --require-hashes -r requirements-dev.lock
+	@touch $@
