@@ -1,0 +1,1 @@
+"""Locks across processes and machines that stay correct when a holder stalls."""

@@ -1,0 +1,215 @@
+"""Taking a lease, waiting for it, and giving it back.
+
+An answer that did not come is not a "no": the request is sent again with the same holder, and the engine recognises
+its own holder. Whatever happens, `Attempt` knows whether something of ours may be left on the engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leasehold.core.engine import Busy, Engine, Grant, Incumbent, Suspect, Want
+from leasehold.core.held import REFUSED, RELEASED, Held, margin
+from leasehold.core.worlds import World
+from leasehold.errors import EngineError, EngineUnavailable, NotAcquired, OutcomeUnknown
+
+GRACE = 0.2
+"""How long past the caller's wait the last answer may take."""
+FIRST_BACKOFF = 0.05
+LONGEST_BACKOFF = 2.0
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One acquisition under way. While `exposed`, the engine may hold something for it."""
+
+    want: Want
+    exposed: bool = False
+
+
+class Backoff:
+    """Exponential, with full jitter and a cap."""
+
+    def __init__(self, world: World) -> None:
+        """Start small."""
+        self._world = world
+        self._next = FIRST_BACKOFF
+
+    async def sleep(self, until: float) -> None:
+        """Pause for a random part of the current step, but not past `until`."""
+        pause = self._world.chance() * self._next
+        self._next = min(self._next * 2, LONGEST_BACKOFF)
+        left = until - self._world.now()
+        if left > 0:
+            await self._world.sleep(min(pause, left))
+
+
+class Suspicion:
+    """Watches an incumbent on the asker's own clock.
+
+    An engine whose clock was set back would keep a dead holder for too long. A holder that is alive renews, and each
+    renewal moves the beat; one whose beat stands still for a whole lease (and what clocks may differ) has lost it.
+    """
+
+    def __init__(self, world: World) -> None:
+        """Nobody is watched yet."""
+        self._world = world
+        self._watched: Incumbent | None = None
+        self._since = 0.0
+
+    def watch(self, incumbent: Incumbent | None) -> None:
+        """Take note of what the engine said, after it was said."""
+        watched = self._watched
+        if incumbent is None or watched is None or incumbent[:2] != watched[:2]:
+            self._watched, self._since = incumbent, self._world.now()
+
+    @property
+    def proved_in(self) -> float | None:
+        """Seconds until the watched incumbent is proved to be gone, if its beat does not move."""
+        if self._watched is None:
+            return None
+        lasts = self._watched.lasts
+        return self._since + lasts + margin(lasts, 0.0) - self._world.now()
+
+    @property
+    def suspect(self) -> Suspect | None:
+        """The incumbent, once it is proved to be gone."""
+        proved_in = self.proved_in
+        if self._watched is None or proved_in is None or proved_in > 0:
+            return None
+        return Suspect(self._watched.token, self._watched.beat)
+
+
+class Acquiring:
+    """The state of one `acquire` while it runs."""
+
+    def __init__(self, engine: Engine, attempt: Attempt, wait: float, request_timeout: float) -> None:
+        """Count the wait from now."""
+        self.engine, self.world, self.attempt, self.wait = engine, engine.world, attempt, wait
+        self.request_timeout = request_timeout
+        self.give_up_at = self.world.now() + wait
+        self.backoff = Backoff(self.world)
+        self.suspicion = Suspicion(self.world)
+        self.incumbent: Incumbent | None = None
+        self.failure: EngineError | None = None
+
+    async def ask(self) -> tuple[Grant | Busy | None, float]:
+        """Send one request; returns its answer (None when there was none) and when it was sent."""
+        sent_at = self.world.now()
+        left = self.give_up_at - sent_at
+        budget = min(self.request_timeout, left + GRACE) if self.wait else self.request_timeout
+        self.attempt.exposed = True
+        try:
+            answer = await self.engine.take(
+                self.attempt.want,
+                until=sent_at + budget,
+                patience=max(left, 0.0) if self.wait else None,
+                suspect=self.suspicion.suspect,
+            )
+        except (EngineUnavailable, OutcomeUnknown) as error:
+            self.failure = error
+            return None, sent_at
+        self.failure = None
+        return answer, sent_at
+
+    async def give_up(self) -> Exception:
+        """Leave nothing behind, and say why it failed."""
+        want = self.attempt.want
+        if self.attempt.exposed:
+            try:
+                await self.engine.release(want.name, want.holder, until=self.world.now() + GRACE)
+                self.attempt.exposed = False
+            except EngineError as error:
+                self.failure = self.failure or error
+        if self.failure is not None:
+            self.failure.name = want.name
+            return self.failure
+        about = self.incumbent.about if self.incumbent else None
+        token = self.incumbent.token if self.incumbent else None
+        return NotAcquired(want.name, wait=self.wait, holder=about, token=token)
+
+    async def rest(self, busy: Busy) -> None:
+        """Wait for news, for the time at which asking makes sense, or for the end of the caller's patience."""
+        ask_again = busy.ask_again
+        proved_in = self.suspicion.proved_in
+        if proved_in is not None:
+            ask_again = min(ask_again, max(proved_in, 0.001))
+        await self.engine.wait(self.attempt.want, min(self.world.now() + ask_again, self.give_up_at))
+
+
+async def acquire(engine: Engine, attempt: Attempt, *, wait: float, request_timeout: float) -> Held:
+    """Take the name within `wait` seconds, or raise `NotAcquired`, or the engine's own error."""
+    run = Acquiring(engine, attempt, wait, request_timeout)
+    while True:
+        answer, sent_at = await run.ask()
+        if isinstance(answer, Grant):
+            held = Held(
+                attempt.want,
+                answer.token,
+                sent_at=sent_at,
+                world=engine.world,
+                extra_margin=engine.facts.extra_margin,
+            )
+            if not held.lost:
+                return held
+            # The answer came after the deadline that it carries, so it must not be used. Asked again, the engine
+            # starts the TTL of its own holder anew.
+        elif answer is not None:
+            run.incumbent = answer.incumbent
+            run.suspicion.watch(answer.incumbent)
+            attempt.exposed = wait > 0
+        if engine.world.now() >= run.give_up_at:
+            raise await run.give_up()
+        if answer is None:
+            await run.backoff.sleep(run.give_up_at)
+        elif isinstance(answer, Busy):
+            await run.rest(answer)
+
+
+async def release(engine: Engine, held: Held, *, request_timeout: float) -> None:
+    """Give the lease back; raises `LeaseLost` when it was not held any more.
+
+    Belief ends before the request leaves. A "not yours" that follows an attempt of unknown outcome is taken for that
+    attempt's success: the holder's own deadline had not passed when it was sent.
+    """
+    was_lost = held.lost
+    held.end(RELEASED)
+    world, want = engine.world, held.want
+    give_up_at = world.now() + request_timeout
+    backoff, uncertain = Backoff(world), False
+    while True:
+        try:
+            was_held = await engine.release(want.name, want.holder, until=give_up_at)
+        except (EngineUnavailable, OutcomeUnknown) as error:
+            uncertain = uncertain or isinstance(error, OutcomeUnknown)
+            if world.now() >= give_up_at:
+                error.name, error.token = want.name, held.token
+                raise
+            await backoff.sleep(give_up_at)
+            continue
+        if was_lost or not (was_held or uncertain):
+            held.ended = REFUSED if held.ended is RELEASED else held.ended
+            raise held.loss()
+        return
+
+
+async def extend(engine: Engine, held: Held, ttl: float, *, request_timeout: float) -> None:
+    """Prolong the lease by hand; raises `LeaseLost` when it is not held any more."""
+    world = engine.world
+    give_up_at = world.now() + request_timeout
+    backoff = Backoff(world)
+    while held.live:
+        sent_at = world.now()
+        try:
+            kept = await engine.renew([held.renewal(ttl)], until=min(give_up_at, held.valid_until))
+        except (EngineUnavailable, OutcomeUnknown) as error:
+            if world.now() >= give_up_at:
+                error.name, error.token = held.want.name, held.token
+                raise
+            await backoff.sleep(min(give_up_at, held.valid_until))
+            continue
+        if kept == [True] and held.renewed(sent_at, ttl):
+            held.ttl = ttl
+            return
+        held.end(REFUSED)
+    raise held.loss()

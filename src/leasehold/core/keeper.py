@@ -1,0 +1,201 @@
+"""The keeper: renews every lease of a client, and tells each holder once when its lease is lost.
+
+Three loops that do not wait for each other. `watch_deadlines` latches and tells; it never touches the engine, so a hung
+renewal cannot delay it. `renew` talks to the engine, in batches. `clean_up` gives back what was abandoned: a lease lost
+by its deadline, an interrupted attempt, a lease whose owner was garbage-collected.
+
+Leases sit in a plain dict that is scanned, not in a heap: taking and releasing stay cheap and leave nothing behind,
+and a scan of ten thousand takes milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from leasehold.core.engine import Engine, Want
+from leasehold.core.held import KEEPER_DIED, REFUSED, Held
+from leasehold.core.worlds import World
+from leasehold.errors import EngineError
+
+TICK = 0.5
+"""A keeper with nothing due looks again after this long, so that a new lease seldom has to wake it."""
+IDLE_TICKS_UNTIL_PARKED = 20
+LARGEST_BATCH = 500
+SHORTEST_REQUEST = 0.05
+LONGEST_REQUEST = 5.0
+
+
+class Alarm(Protocol):
+    """How a loop of the keeper sleeps. `ring` may be called from any thread, and counts when nobody sleeps yet."""
+
+    async def sleep(self, seconds: float | None) -> None:
+        """Sleep for so long, or until rung; None: only until rung."""
+        ...
+
+    def ring(self) -> None:
+        """Wake the sleeper."""
+        ...
+
+
+class Chore:
+    """Something to give back. `done` is called once, when it is given back or no longer matters."""
+
+    __slots__ = ("done", "until", "want")
+
+    def __init__(self, want: Want, until: float, done: Callable[[], object]) -> None:
+        """After `until` the engine has let go by itself."""
+        self.want, self.until, self.done = want, until, done
+
+
+class Keeper:
+    """Keeps the leases of one client."""
+
+    def __init__(self, world: World, alarms: Callable[[], Alarm], tell: Callable[[Held], object]) -> None:
+        """`tell` is called once for each lost lease, from `watch_deadlines`."""
+        self._world = world
+        self._tell = tell
+        self._deadline_alarm, self._renew_alarm, self._chore_alarm = alarms(), alarms(), alarms()
+        self._leases: dict[str, Held] = {}
+        self._chores: list[Chore] = []
+        self._looks_at_deadlines_at = self._looks_at_renewals_at = 0.0
+        self.closing = False
+
+    def __len__(self) -> int:
+        """How many leases are kept."""
+        return len(self._leases)
+
+    @property
+    def leases(self) -> list[Held]:
+        """The leases kept now."""
+        return list(self._leases.values())
+
+    def keep(self, held: Held, *, renewed: bool) -> None:
+        """Watch over a lease, and renew it if asked to. Wakes the keeper only if it would look too late."""
+        held.renew_at = held.acquired_at + held.ttl / 3 if renewed else None
+        self._leases[held.want.holder] = held
+        if held.valid_until < self._looks_at_deadlines_at:
+            self._deadline_alarm.ring()
+        if held.renew_at is not None and held.renew_at < self._looks_at_renewals_at:
+            self._renew_alarm.ring()
+
+    def forget(self, held: Held) -> bool:
+        """Stop keeping a lease; False when the keeper had let go of it already."""
+        return self._leases.pop(held.want.holder, None) is not None
+
+    def abandon(self, want: Want, done: Callable[[], object] = lambda: None) -> None:
+        """Give back whatever the engine holds for this attempt, in the background."""
+        self._chores.append(Chore(want, self._world.now() + want.ttl, done))
+        self._chore_alarm.ring()
+
+    def close(self) -> None:
+        """Let the loops end once nothing is left to give back."""
+        self.closing = True
+        for alarm in (self._deadline_alarm, self._renew_alarm, self._chore_alarm):
+            alarm.ring()
+
+    def died(self) -> None:
+        """A loop ended unexpectedly: nobody renews any more, so every holder is told at once."""
+        for held in self.leases:
+            held.end(KEEPER_DIED)
+            if self.forget(held):
+                self._tell(held)
+
+    async def watch_deadlines(self) -> None:
+        """Tell each holder whose lease is lost, within the resolution of the clock."""
+        idle = 0
+        while not self.closing:
+            earliest = None
+            for held in self.leases:
+                self._drop_if_orphaned(held)
+                if held.lost:
+                    self._lose(held)
+                elif earliest is None or held.valid_until < earliest:
+                    earliest = held.valid_until
+            idle = 0 if self._leases else idle + 1
+            seconds = self._until_next_look(earliest, idle)
+            self._looks_at_deadlines_at = float("inf") if seconds is None else self._world.now() + seconds
+            await self._deadline_alarm.sleep(seconds)
+
+    def _lose(self, held: Held) -> None:
+        if self.forget(held):
+            self._tell(held)
+            self.abandon(held.want)
+
+    def _drop_if_orphaned(self, held: Held) -> None:
+        """A lease that nobody can reach any more is not renewed for ever: give it back."""
+        if held.owner is not None and held.owner() is None and self.forget(held):
+            self.abandon(held.want)
+
+    def _until_next_look(self, earliest: float | None, idle: int) -> float | None:
+        if earliest is None:
+            return None if idle > IDLE_TICKS_UNTIL_PARKED else TICK
+        return min(max(earliest - self._world.now(), 0.0), TICK)
+
+    async def renew(self, engine: Engine) -> None:
+        """Renew what is due, in batches; what fails is tried again sooner, with jitter."""
+        idle = 0
+        while not self.closing:
+            batch = self._due()
+            if batch:
+                await self._renew_batch(engine, batch)
+                continue
+            earliest = min((held.renew_at for held in self.leases if held.renew_at is not None), default=None)
+            idle = 0 if earliest is not None else idle + 1
+            seconds = self._until_next_look(earliest, idle)
+            self._looks_at_renewals_at = float("inf") if seconds is None else self._world.now() + seconds
+            await self._renew_alarm.sleep(seconds)
+
+    def _due(self) -> list[Held]:
+        """Leases to renew now, most urgent first; those that will be due soon come along to make fewer trips."""
+        now = self._world.now()
+        leases = [held for held in self.leases if held.renew_at is not None and held.live]
+        if not any(held.renew_at is not None and held.renew_at <= now for held in leases):
+            return []
+        due = [held for held in leases if held.renew_at is not None and held.renew_at - held.ttl / 12 <= now]
+        return sorted(due, key=lambda held: held.valid_until)[:LARGEST_BATCH]
+
+    async def _renew_batch(self, engine: Engine, batch: list[Held]) -> None:
+        sent_at = self._world.now()
+        # Renewals wait for each other here, so no request may take longer than the shortest lease can bear.
+        budget = min(held.ttl for held in self.leases or batch) / 3
+        until = sent_at + min(max(budget, SHORTEST_REQUEST), LONGEST_REQUEST)
+        try:
+            answers = await engine.renew([held.renewal() for held in batch], until=until)
+        except EngineError:
+            self._try_again_soon(batch)
+            return
+        for held, kept in zip(batch, answers, strict=True):
+            if kept:
+                if held.renewed(sent_at, held.ttl):
+                    held.renew_at = sent_at + held.ttl / 3
+            elif held.want.holder in self._leases:  # a lease released meanwhile is rightly unknown to the engine
+                held.end(REFUSED)
+                self._deadline_alarm.ring()
+
+    def _try_again_soon(self, batch: list[Held]) -> None:
+        now = self._world.now()
+        for held in batch:
+            held.renew_at = now + held.ttl / 20 * (0.8 + 0.4 * self._world.chance())
+
+    async def clean_up(self, engine: Engine) -> None:
+        """Give back what was abandoned, until the engine says so or has let go by itself."""
+        while True:
+            again: list[Chore] = []
+            while self._chores:
+                chore = self._chores.pop(0)
+                if not await self._give_back(engine, chore) and self._world.now() < chore.until:
+                    again.append(chore)
+                else:
+                    chore.done()
+            self._chores.extend(again)
+            if self.closing:
+                return
+            await self._chore_alarm.sleep(0.1 + 0.4 * self._world.chance() if again else None)
+
+    async def _give_back(self, engine: Engine, chore: Chore) -> bool:
+        try:
+            await engine.release(chore.want.name, chore.want.holder, until=self._world.now() + 1.0)
+        except EngineError:
+            return False
+        return True

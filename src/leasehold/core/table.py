@@ -1,0 +1,248 @@
+"""The lease table: what an engine with a table of leases does, as pure functions on one name's entry.
+
+This is the meaning of every operation, in one place. The simulator runs it as the server. The embedded engine runs it
+inside a transaction. The Redis scripts are written to it, and a state machine compares their answers with it.
+
+Times are integers in microseconds on the engine's own clock. Tokens come from `stamp`, which is wall-clock
+microseconds: ``max(last + 1, stamp)`` never falls while the entry survives, whatever clocks do, and stays above
+tokens of a lost entry while the clock is not behind them.
+
+A free name is reserved for the head of its queue. Whoever is `n`-th may step in once those before it have let `n`
+turns go by: a waiter that hangs costs the queue one `TURN`, and no heartbeat is needed to find out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from leasehold.core.engine import Mode
+
+TURN = 2_000_000
+"""How long a woken waiter may take to claim its turn."""
+LONGEST_SILENCE = 45_000_000
+"""A waiter asks again after this long even without news, which is also how a dead one is found."""
+LATENESS = 5_000_000
+"""How much later than it was told to a waiter may ask again and still keep its place."""
+
+
+@dataclass(slots=True)
+class Seat:
+    """A lease as the engine keeps it."""
+
+    holder: str
+    token: int
+    mode: Mode
+    since: int
+    expires: int
+    lasts: int
+    """From the latest beat to `expires`: what a watcher must see pass without a beat before it may suspect."""
+    beat: int = 0
+    delay: int = 0
+    about: str = ""
+
+
+@dataclass(slots=True)
+class Place:
+    """A waiter in the queue."""
+
+    holder: str
+    mode: Mode
+    limit: int
+    since: int
+    until: int
+    address: str
+    """Where its wake-up goes."""
+    about: str = ""
+
+
+@dataclass(slots=True)
+class Entry:
+    """All that the engine keeps for one name."""
+
+    token: int = 0
+    turn_since: int = 0
+    """Since when the head of the queue could have claimed its turn."""
+    closed_until: int = 0
+    seats: list[Seat] = field(default_factory=list)
+    queue: list[Place] = field(default_factory=list)
+
+    @property
+    def idle(self) -> bool:
+        """Nobody holds it and nobody waits: only the token is worth keeping."""
+        return not self.seats and not self.queue
+
+
+class Ask(NamedTuple):
+    """A request to take, in the engine's units."""
+
+    holder: str
+    ttl: int
+    mode: Mode = "exclusive"
+    limit: int = 1
+    delay: int = 0
+    about: str = ""
+    patience: int | None = None
+    address: str = ""
+    suspect: tuple[int, int] | None = None
+    floor: int = 0
+    """A token that the asker has seen from this engine: what is minted must be above it."""
+
+
+class Taken(NamedTuple):
+    """Held. `wake` is the next waiter, when it could be served as well."""
+
+    token: int
+    wake: Place | None = None
+
+
+class Refused(NamedTuple):
+    """Not now."""
+
+    ask_again: int
+    incumbent: Seat | None
+
+
+class Released(NamedTuple):
+    """Whether the caller held it, and whom to wake."""
+
+    held: bool
+    wake: Place | None
+
+
+def take(entry: Entry, ask: Ask, now: int, stamp: int) -> Taken | Refused:
+    """Take the name and mint a token, or refuse and (with patience) queue."""
+    _lapse(entry, now, ask.suspect)
+    mine = _seat_of(entry, ask.holder)
+    if mine is not None:
+        _beat(mine, ask.ttl, now)
+        return Taken(mine.token)
+    rank = _rank_of(entry, ask.holder)
+    if _may_take(entry, ask, rank, now):
+        return _grant(entry, ask, rank, now, stamp)
+    ask_again = _ask_again(entry, ask, rank, now)
+    if ask.patience is not None:
+        _queue(entry, ask, now, until=now + min(ask.patience, ask_again + LATENESS))
+    return Refused(ask_again, min(entry.seats, key=lambda seat: (seat.expires, seat.token), default=None))
+
+
+def renew(entry: Entry, holder: str, token: int, ttl: int, now: int) -> bool:
+    """Prolong a lease that is still held; never shorten it, never revive it."""
+    _lapse(entry, now)
+    seat = _seat_of(entry, holder)
+    if seat is None or seat.token != token:
+        return False
+    _beat(seat, ttl, now)
+    return True
+
+
+def release(entry: Entry, holder: str, now: int) -> Released:
+    """Give the name back and leave the queue. Nobody else's lease is touched."""
+    _lapse(entry, now)
+    seat = _seat_of(entry, holder)
+    if seat is not None:
+        entry.seats.remove(seat)
+    was_head = bool(entry.queue) and entry.queue[0].holder == holder
+    entry.queue = [place for place in entry.queue if place.holder != holder]
+    if seat is None and not was_head:
+        return Released(False, None)
+    entry.turn_since = now
+    return Released(seat is not None, _next_to_wake(entry, now))
+
+
+def force_release(entry: Entry, now: int, stamp: int) -> tuple[int, Place | None]:
+    """End every lease; the token minted here is above all of theirs."""
+    _lapse(entry, now)
+    for seat in entry.seats:
+        _close(entry, seat, ended=now)
+    entry.seats.clear()
+    entry.turn_since = now
+    entry.token = max(entry.token + 1, stamp)
+    return entry.token, _next_to_wake(entry, now)
+
+
+def _lapse(entry: Entry, now: int, suspect: tuple[int, int] | None = None) -> None:
+    """Drop leases that ran out (or are proved to have by a watcher's own clock) and waiters who gave up."""
+    entry.turn_since = min(entry.turn_since, now)  # the engine's clock may have been set back
+    for seat in [seat for seat in entry.seats if seat.expires <= now or (seat.token, seat.beat) == suspect]:
+        entry.seats.remove(seat)
+        ended = min(seat.expires, now)
+        entry.turn_since = max(entry.turn_since, ended)
+        _close(entry, seat, ended)
+    entry.queue = [place for place in entry.queue if place.until > now]
+
+
+def _close(entry: Entry, seat: Seat, ended: int) -> None:
+    if seat.delay:
+        entry.closed_until = max(entry.closed_until, ended + seat.delay)
+
+
+def _seat_of(entry: Entry, holder: str) -> Seat | None:
+    return next((seat for seat in entry.seats if seat.holder == holder), None)
+
+
+def _rank_of(entry: Entry, holder: str) -> int:
+    return next((rank for rank, place in enumerate(entry.queue) if place.holder == holder), len(entry.queue))
+
+
+def _beat(seat: Seat, ttl: int, now: int) -> None:
+    seat.expires = max(seat.expires, now + ttl)
+    seat.lasts = seat.expires - now
+    seat.beat += 1
+
+
+def _fits(entry: Entry, mode: Mode, limit: int) -> bool:
+    """Whether a lease of this kind can stand beside those that are held."""
+    if not entry.seats:
+        return True
+    if mode == "exclusive" or any(seat.mode != mode for seat in entry.seats):
+        return False
+    return mode == "shared" or len(entry.seats) < limit
+
+
+def _turn_starts(entry: Entry, rank: int) -> int:
+    return max(entry.turn_since, entry.closed_until) + rank * TURN
+
+
+def _may_take(entry: Entry, ask: Ask, rank: int, now: int) -> bool:
+    if not _fits(entry, ask.mode, ask.limit) or now < entry.closed_until:
+        return False
+    if rank == 0:
+        return True
+    had_their_chance = all(_fits(entry, place.mode, place.limit) for place in entry.queue[:rank])
+    return had_their_chance and now >= _turn_starts(entry, rank)
+
+
+def _grant(entry: Entry, ask: Ask, rank: int, now: int, stamp: int) -> Taken:
+    entry.token = max(entry.token + 1, stamp, ask.floor + 1)
+    seat = Seat(ask.holder, entry.token, ask.mode, now, now + ask.ttl, ask.ttl, 0, ask.delay, ask.about)
+    entry.seats.append(seat)
+    # Those before me missed their turn; they queue again at the end when they come back to life.
+    entry.queue = entry.queue[rank + 1 :]
+    entry.turn_since = now
+    return Taken(entry.token, _next_to_wake(entry, now))
+
+
+def _queue(entry: Entry, ask: Ask, now: int, until: int) -> None:
+    for place in entry.queue:
+        if place.holder == ask.holder:
+            place.until, place.address = until, ask.address
+            return
+    entry.queue.append(Place(ask.holder, ask.mode, ask.limit, now, until, ask.address, ask.about))
+
+
+def _next_to_wake(entry: Entry, now: int) -> Place | None:
+    if not entry.queue:
+        return None
+    head = entry.queue[0]
+    return head if _fits(entry, head.mode, head.limit) and now >= entry.closed_until else None
+
+
+def _ask_again(entry: Entry, ask: Ask, rank: int, now: int) -> int:
+    """The earliest time at which, without news, the answer could be another one."""
+    if _fits(entry, ask.mode, ask.limit) and all(_fits(entry, p.mode, p.limit) for p in entry.queue[:rank]):
+        starts = _turn_starts(entry, rank)
+    else:
+        first_end = min(seat.expires for seat in entry.seats)
+        starts = max(first_end, entry.closed_until) + rank * TURN
+    return min(max(starts - now, 1), LONGEST_SILENCE)

@@ -1,0 +1,1 @@
+"""One file an engine: its operations, its capabilities and its guarantee."""

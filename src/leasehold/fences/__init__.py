@@ -1,0 +1,1 @@
+"""The check at the resource, one file a kind of resource. A fence knows tokens, not engines."""
