@@ -1,0 +1,128 @@
+"""The tool that finds and gets the servers: what it takes for a server, and what it tells people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import servers
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with nothing on PATH, no cached server, and no server given by URL."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(servers, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(servers, "POLICY", tmp_path / "policy-rc.d")
+    for engine in servers.ENGINES:
+        monkeypatch.delenv(servers.url_variable(engine), raising=False)
+    return tmp_path
+
+
+def program(path: Path, prints: str = "v=1.2.3") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho '{prints}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_finds_nothing_on_an_empty_machine(machine: Path) -> None:
+    assert servers.find("redis") is None
+    assert [one.how for one in servers.survey(["redis"])] == ["missing"]
+
+
+def test_finds_a_program_on_path_and_its_version(machine: Path) -> None:
+    path = program(machine / "bin" / "redis-server", "Redis server v=7.0.15 sha=00000000:0 bits=64")
+    [found] = servers.survey(["redis"])
+    assert (found.how, found.path, found.version) == ("PATH", path, "7.0.15")
+
+
+def test_prefers_path_to_what_it_unpacked(machine: Path) -> None:
+    unpacked = program(machine / "cache" / "valkey" / "usr" / "bin" / "valkey-server")
+    assert servers.find("valkey") == unpacked
+    on_path = program(machine / "bin" / "valkey-server")
+    assert servers.find("valkey") == on_path
+
+
+def test_takes_the_newest_of_several_versions(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = servers.Engine(program="postgres", packages=(), places=(f"{machine}/pg/*/bin/postgres",))
+    monkeypatch.setattr(servers, "ENGINES", {"postgresql": row})
+    program(machine / "pg" / "9" / "bin" / "postgres")
+    newest = program(machine / "pg" / "15" / "bin" / "postgres")
+    assert servers.find("postgresql") == newest
+
+
+def test_passes_over_a_program_without_its_companions(machine: Path) -> None:
+    program(machine / "bin" / "postgres")
+    assert servers.find("postgresql") != machine / "bin" / "postgres"
+    program(machine / "bin" / "initdb")
+    assert servers.find("postgresql") == machine / "bin" / "postgres"
+
+
+def test_passes_over_a_server_whose_runtime_is_missing(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jar = program(machine / "zookeeper.jar")
+    row = servers.Engine(program="zookeeper.jar", packages=(), places=(str(jar),), needs=("java",))
+    monkeypatch.setattr(servers, "ENGINES", {"zookeeper": row})
+    assert servers.find("zookeeper") is None
+    program(machine / "bin" / "java")
+    assert servers.find("zookeeper") == jar
+
+
+def test_a_given_url_is_enough_and_is_never_shown(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "redis://:canary@db.example/0"
+    monkeypatch.setenv("LEASEHOLD_TEST_REDIS_URL", url)
+    assert servers.given_url("redis") == url
+    assert servers.main(["ensure", "redis"]) == 0
+    assert servers.main(["list", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert "canary" not in shown.out + shown.err
+    assert "$LEASEHOLD_TEST_REDIS_URL" in shown.out
+
+
+def test_says_how_to_get_a_server_that_it_cannot_get(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert servers.main(["ensure", "redis"]) == 1
+    message = capsys.readouterr().err
+    for hint in ("no apt-get", "apt-get install redis-server", "compose.yaml", "LEASEHOLD_TEST_REDIS_URL"):
+        assert hint in message
+
+
+def test_json_names_path_and_version(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = program(machine / "bin" / "redis-server")
+    assert servers.main(["list", "redis", "valkey", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "redis": {"how": "PATH", "path": str(path), "version": "1.2.3"},
+        "valkey": {"how": "missing", "path": None, "version": None},
+    }
+
+
+def test_refuses_an_engine_that_it_does_not_know(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        servers.main(["ensure", "oracle"])
+    assert stop.value.code == 2
+    assert "known are redis, valkey" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("before", [None, "#!/bin/sh\nexit 0\n"], ids=["none", "own"])
+@pytest.mark.parametrize("killed_earlier", [False, True])
+def test_the_service_policy_is_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None, killed_earlier: bool
+) -> None:
+    policy = tmp_path / "policy-rc.d"
+    monkeypatch.setattr(servers, "POLICY", policy)
+    if before:
+        policy.write_text(before)
+    if killed_earlier:
+        # Entered and never left, as after a kill -9.
+        abandoned = servers._no_service_starts([])
+        abandoned.__enter__()
+    with pytest.raises(KeyboardInterrupt), servers._no_service_starts([]):
+        assert policy.read_text().endswith("exit 101\n")
+        assert policy.stat().st_mode & 0o111
+        raise KeyboardInterrupt
+    assert (policy.read_text() if policy.exists() else None) == before
+    assert sorted(tmp_path.glob("policy*")) == ([policy] if before else [])
