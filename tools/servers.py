@@ -342,10 +342,15 @@ def _complete_libraries(engine: str, row: Engine, root: Sequence[str] | None) ->
     path = find(engine)
     if path is None or "not found" not in _run(["ldd", str(path)], check=False).stdout:
         return
-    if root is None:
-        libraries = " ".join(row.libraries)
-        raise Unavailable(_how_to_get(engine, f"it lacks libraries; sudo apt-get install {libraries}"))
-    _install(row.libraries, root)
+    try:
+        if root is None:
+            libraries = " ".join(row.libraries)
+            raise Unavailable(_how_to_get(engine, f"it lacks libraries; sudo apt-get install {libraries}"))
+        _install(row.libraries, root)
+    except BaseException:
+        # A program that cannot start must not be found the next time.
+        shutil.rmtree(CACHE / engine, ignore_errors=True)
+        raise
 
 
 @contextlib.contextmanager
