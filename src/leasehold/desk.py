@@ -1,0 +1,108 @@
+"""What a client's locks share: the engine of their world, the keeper, and who asks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from leasehold.core.acquire import Attempt, acquire
+from leasehold.core.engine import Engine, EngineFamily, Purpose
+from leasehold.core.held import Held
+from leasehold.core.several import acquire_several
+from leasehold.errors import TooManyWaiters
+from leasehold.keeping import KeeperThread
+from leasehold.lease import LeaseView
+from leasehold.settings import Terms, host_name
+
+L = TypeVar("L", bound=LeaseView)
+MakeLease = Callable[[Held, Engine, KeeperThread, float], L]
+
+
+class Desk:
+    """Shared by all locks of one client; knows nothing of the world it is in but its engine."""
+
+    def __init__(
+        self, family: EngineFamily, engine: Engine, *, label: str, request_timeout: float, most_waiters: int
+    ) -> None:
+        self.family, self.engine, self.request_timeout = family, engine, request_timeout
+        self.keeper = KeeperThread(family)
+        self.reentrant: dict[tuple[int, str], Any] = {}
+        self._label, self._most_waiters = label, most_waiters
+        self._purposes_checked: set[Purpose] = {"efficiency"}
+        self._waiting: set[str] = set()
+        self.about = self._who()
+
+    def _who(self) -> str:
+        return f"{self._label}@{host_name()}:{os.getpid()}"
+
+    def attempt(self, terms: Terms) -> Attempt:
+        """A fresh attempt, with a holder that nobody else has."""
+        return Attempt(terms.want(self.engine.world.nonce(), self.about))
+
+    async def hold(self, terms: Terms, attempt: Attempt, wait: float, make: MakeLease[L]) -> L:
+        """Acquire one name, and have the keeper watch over it."""
+        await self._check_purpose(terms.purpose)
+        if not wait:
+            held = await acquire(self.engine, attempt, wait=0.0, request_timeout=self.request_timeout)
+            return self._kept(held, terms, make)
+        self._join_waiters(attempt)
+        try:
+            held = await acquire(self.engine, attempt, wait=wait, request_timeout=self.request_timeout)
+            return self._kept(held, terms, make)
+        finally:
+            self._waiting.discard(attempt.want.holder)
+
+    async def hold_several(
+        self, terms: dict[str, Terms], attempts: list[Attempt], wait: float, make: MakeLease[L]
+    ) -> list[L]:
+        """Acquire several names, all or nothing."""
+        await self._check_purpose(next(iter(terms.values())).purpose)
+        leases: list[L] = []
+
+        def keep(held: Held) -> None:
+            leases.append(self._kept(held, terms[held.want.name], make))
+
+        await acquire_several(self.engine, attempts, wait=wait, request_timeout=self.request_timeout, keep=keep)
+        return leases
+
+    async def _check_purpose(self, purpose: Purpose) -> None:
+        if purpose not in self._purposes_checked:
+            await self.engine.check_purpose(purpose, until=self.engine.world.now() + self.request_timeout)
+            self._purposes_checked.add(purpose)
+
+    def _join_waiters(self, attempt: Attempt) -> None:
+        if len(self._waiting) >= self._most_waiters:
+            raise TooManyWaiters(
+                f"{self._most_waiters} callers of this client already wait for a lock; "
+                "shed load, or raise most_waiters if that many waiters are meant"
+            )
+        self._waiting.add(attempt.want.holder)
+
+    def _kept(self, held: Held, terms: Terms, make: MakeLease[L]) -> L:
+        if terms.longest_hold is not None:
+            held.limit_hold(terms.longest_hold)
+        lease = make(held, self.engine, self.keeper, self.request_timeout)
+        # The keeper must not keep alive, by renewing it, a lease that nobody can reach any more.
+        held.owner = weakref.ref(lease)
+        if callable(terms.on_lost):
+            lease.on_lost(terms.on_lost)
+        self.keeper.keep(held, renewed=terms.renew)
+        return lease
+
+    def abandon(self, attempts: list[Attempt]) -> list[threading.Event]:
+        """Give back, in the background, what interrupted attempts may have left; the events tell when it is done."""
+        for held in self.keeper.leases:
+            if any(attempt.want.holder == held.want.holder for attempt in attempts):
+                self.keeper.forget(held)
+        return [self.keeper.abandon(attempt.want) for attempt in attempts if attempt.exposed]
+
+    def forked(self) -> None:
+        """In a forked child: own nothing of the parent's."""
+        self.engine.forked()
+        self.keeper.forked()
+        self.reentrant.clear()
+        self._waiting.clear()
+        self.about = self._who()

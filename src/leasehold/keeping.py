@@ -1,0 +1,146 @@
+"""The keeper's thread: an event loop of its own, so that no blocked caller or loop starves renewals."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from leasehold.core.keeper import Keeper
+from leasehold.worlds import BlockingWorld
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from leasehold.core.engine import EngineFamily, Want
+    from leasehold.core.held import Held
+
+log = logging.getLogger("leasehold")
+
+
+class LoopAlarm:
+    """An alarm for a loop that runs in another thread."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._event: asyncio.Event | None = None
+        self._rung = False
+
+    async def sleep(self, seconds: float | None) -> None:
+        """Sleep for so long, or until rung."""
+        import asyncio
+
+        if self._event is None:
+            self._event, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        if not self._rung:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._event.wait()
+            except TimeoutError:
+                pass
+        self._rung = False
+        self._event.clear()
+
+    def ring(self) -> None:
+        """Wake the sleeper, from any thread."""
+        self._rung = True
+        if self._loop is not None and self._event is not None and not self._loop.is_closed():
+            try:
+                self._loop.call_soon_threadsafe(self._event.set)
+            except RuntimeError:  # closed in between: nobody sleeps there any more
+                log.debug("the keeper's loop closed while being rung")
+
+
+class KeeperThread:
+    """Starts the keeper when it is first needed, and stops it with its client."""
+
+    def __init__(self, family: EngineFamily) -> None:
+        self._family = family
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._keeper: Keeper | None = None
+
+    @property
+    def leases(self) -> list[Held]:
+        """The leases kept now."""
+        return self._keeper.leases if self._keeper is not None else []
+
+    def keep(self, held: Held, *, renewed: bool) -> None:
+        """Watch over a lease, and renew it if asked to."""
+        keeper = self._keeper
+        if keeper is None:
+            keeper = self._start()
+        keeper.keep(held, renewed=renewed)
+
+    def forget(self, held: Held) -> bool:
+        """Stop keeping a lease; False when the keeper had let go of it already."""
+        return self._keeper is not None and self._keeper.forget(held)
+
+    def abandon(self, want: Want) -> threading.Event:
+        """Give back in the background what the engine may hold; the event is set when that is done."""
+        done = threading.Event()
+        (self._keeper or self._start()).abandon(want, done.set)
+        return done
+
+    def _start(self) -> Keeper:
+        with self._starting:
+            if self._keeper is None:
+                keeper = Keeper(BlockingWorld(), LoopAlarm, tell)
+                self._thread = threading.Thread(target=self._run, args=(keeper,), name="leasehold-keeper", daemon=True)
+                self._thread.start()
+                self._keeper = keeper
+            return self._keeper
+
+    def _run(self, keeper: Keeper) -> None:
+        import asyncio
+
+        try:
+            asyncio.run(self._loops(keeper))
+        except BaseException:
+            log.exception("the keeper stopped unexpectedly; every lease that it kept is reported as lost")
+            raise
+        finally:
+            if not keeper.closing:
+                self._keeper = None
+                keeper.died()
+
+    async def _loops(self, keeper: Keeper) -> None:
+        import asyncio
+
+        engine = self._family.asyncio()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(keeper.watch_deadlines())
+                group.create_task(keeper.renew(engine))
+                group.create_task(keeper.clean_up(engine))
+        finally:
+            await engine.close()
+
+    def close(self, timeout: float) -> None:
+        """Give back what is still to be given back, and end the thread."""
+        keeper, thread = self._keeper, self._thread
+        self._keeper = self._thread = None
+        if keeper is not None and thread is not None:
+            keeper.close()
+            if thread is not threading.current_thread():
+                thread.join(timeout)
+
+    def forked(self) -> None:
+        """In a forked child there is no such thread: forget it, and start another when needed."""
+        self._starting = threading.Lock()
+        self._keeper = self._thread = None
+
+
+def tell(held: Held) -> None:
+    """Tell those who listen that the lease was lost. A listener that fails harms nobody else."""
+    loss = held.loss()
+    for listener in list(held.listeners):
+        _call(listener, loss)
+
+
+def _call(listener: Callable[..., object], *arguments: object) -> None:
+    try:
+        listener(*arguments)
+    except Exception:
+        log.exception("a listener to the loss of a lease failed")

@@ -1,0 +1,77 @@
+"""From an address (or a client object) to the family of engines behind it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from leasehold.core.engine import EngineFamily
+from leasehold.errors import InvalidURL, Misuse
+
+Opener = Callable[..., EngineFamily]
+
+_BUILT_IN = {
+    "sqlite": "leasehold.engines.sqlite",
+    "redis": "leasehold.engines.redis",
+    "rediss": "leasehold.engines.redis",
+    "redis+unix": "leasehold.engines.redis",
+    "redis+sentinel": "leasehold.engines.redis",
+    "rediss+sentinel": "leasehold.engines.redis",
+    "valkey": "leasehold.engines.redis",
+    "valkeys": "leasehold.engines.redis",
+}
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30}):", re.ASCII)
+_CLIENT_PACKAGES = {"redis": "leasehold.engines.redis", "valkey": "leasehold.engines.redis"}
+
+
+def open_family(on: object, *, namespace: str, label: str) -> EngineFamily:
+    """Find the engine that `on` names: a URL, a path to an embedded file, a client object, or None for the default."""
+    if on is None:
+        on = os.environ.get("LEASEHOLD_URL") or "sqlite://"
+    return _opener(on)(on, namespace=namespace, client_label=label)
+
+
+def _opener(on: object) -> Opener:
+    if isinstance(on, Path):
+        return _load("leasehold.engines.sqlite")
+    if isinstance(on, str):
+        return _opener_for_url(on)
+    package = type(on).__module__.partition(".")[0]
+    if package in _CLIENT_PACKAGES:
+        return _load(_CLIENT_PACKAGES[package])
+    raise Misuse(
+        f"an engine is a URL, a pathlib.Path or a client object of a supported library, not {type(on).__name__}; "
+        f"URLs start with {_known_schemes()}"
+    )
+
+
+def _opener_for_url(url: str) -> Opener:
+    match = _SCHEME.match(url)
+    if match is None:
+        raise InvalidURL(
+            f"an engine's URL starts with a scheme: one of {_known_schemes()}; for a file give a pathlib.Path"
+        )
+    scheme = match[1]
+    if scheme in _BUILT_IN:
+        return _load(_BUILT_IN[scheme])
+    return _third_party_opener(scheme)
+
+
+def _third_party_opener(scheme: str) -> Opener:
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="leasehold.engines", name=scheme):
+        return cast("Opener", point.load())
+    raise InvalidURL(f"no engine serves URLs of the scheme {scheme!r}; known are {_known_schemes()}")
+
+
+def _known_schemes() -> str:
+    return ", ".join(f"{scheme}://" for scheme in _BUILT_IN)
+
+
+def _load(module: str) -> Opener:
+    return cast("Opener", importlib.import_module(module).open_engine)
