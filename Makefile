@@ -14,8 +14,8 @@ N ?= 20000
 
 UV_VERSION := 0.13.7
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
-COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
-	--no-emit-index-url --custom-compile-command "make lock"
+COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --system-certs --universal --python-version 3.11 \
+	--generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
