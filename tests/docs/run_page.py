@@ -1,0 +1,76 @@
+"""Runs a page of the documentation: every Python block and every command on it, top to bottom, as a reader would.
+
+Python blocks share one namespace. In a ``console`` block, each line that starts with ``$ `` is a command that must
+succeed, or exit as the following ``[exit N]`` line says. Tracebacks name the line of the page.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>.*)$")
+NOT_RUN = re.compile(r"^(pip install|make |git clone|source |cd )")
+"""What a reader does once, before the page begins; the suite itself runs these in its own set-up."""
+RUNNABLE = {"python", "console"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: what it is, where it starts, and its text."""
+
+    kind: str
+    line: int
+    text: str
+
+
+def blocks_of(page: str) -> list[Block]:
+    """The fenced blocks of a page."""
+    found: list[Block] = []
+    opened: tuple[str, str, str, int] | None = None
+    body: list[str] = []
+    for number, line in enumerate(page.splitlines(), 1):
+        fence = FENCE.match(line)
+        if opened is None and fence is not None:
+            opened = (fence["indent"], fence["ticks"], fence["info"].strip().split(" ")[0], number)
+            body = []
+        elif opened is not None and line.strip() == opened[1]:
+            found.append(Block(opened[2], opened[3], "\n".join(body) + "\n"))
+            opened = None
+        elif opened is not None:
+            body.append(line.removeprefix(opened[0]))
+    if opened is not None:
+        raise ValueError(f"the block that starts at line {opened[3]} never ends")
+    return found
+
+
+def commands_of(block: Block) -> list[tuple[str, int]]:
+    """The commands of a console block, each with the exit code that the page claims."""
+    commands: list[tuple[str, int]] = []
+    for line in block.text.splitlines():
+        if line.startswith("$ "):
+            commands.append((line[2:], 0))
+        elif commands and (claimed := re.fullmatch(r"\[exit (\d+)\]", line.strip())):
+            commands[-1] = (commands[-1][0], int(claimed[1]))
+    return [(command, code) for command, code in commands if not NOT_RUN.match(command)]
+
+
+def run(path: Path) -> None:
+    """Run the page; any failure ends with a traceback."""
+    namespace: dict[str, object] = {"__name__": "__page__"}
+    for block in blocks_of(path.read_text()):
+        if block.kind == "python":
+            source = "\n" * block.line + block.text
+            exec(compile(source, str(path), "exec"), namespace)  # noqa: S102 -- running the page is the point
+        elif block.kind == "console":
+            for command, claimed in commands_of(block):
+                code = subprocess.run(["bash", "-c", command], check=False, timeout=60).returncode
+                if code != claimed:
+                    raise SystemExit(f"{path.name}:{block.line}: `{command}` exited with {code}, not {claimed}")
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]))
