@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.docs.run_page import RUNNABLE, blocks_of
 
 ROOT = Path(__file__).parents[2]
