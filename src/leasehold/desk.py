@@ -94,10 +94,13 @@ class Desk:
 
     def abandon(self, attempts: list[Attempt]) -> list[threading.Event]:
         """Give back, in the background, what interrupted attempts may have left; the events tell when it is done."""
+        exposed = {attempt.want.holder: attempt.want for attempt in attempts if attempt.exposed}
+        if not exposed:
+            return []
         for held in self.keeper.leases:
-            if any(attempt.want.holder == held.want.holder for attempt in attempts):
+            if held.want.holder in exposed:
                 self.keeper.forget(held)
-        return [self.keeper.abandon(attempt.want) for attempt in attempts if attempt.exposed]
+        return [self.keeper.abandon(want) for want in exposed.values()]
 
     def forked(self) -> None:
         """In a forked child: own nothing of the parent's."""

@@ -108,15 +108,31 @@ class StaleToken(LeaseholdError):
         )
 
 
+class TokenUsed(LeaseholdError):
+    """The token has written already, and this write was to be the only one: refused.
+
+    After an attempt whose answer was lost this is good news: that attempt did write.
+    """
+
+    def __init__(self, resource: str, *, token: int) -> None:
+        """Carry the token and the resource."""
+        self.resource, self.token = resource, token
+        super().__init__(
+            f"token {token} has already written to {quoted(resource)}, and once=True allows one write per token; "
+            "if an earlier attempt of yours got no answer, it was carried out"
+        )
+
+
 class TokenJump(LeaseholdError):
     """The token is absurdly far above the highest one seen: refused, since it would lock everybody out."""
 
-    def __init__(self, resource: str, *, token: int, seen: int, most: int) -> None:
-        """Carry the numbers and the resource."""
-        self.resource, self.token, self.seen = resource, token, seen
+    def __init__(self, resource: str, *, token: int, seen: int | None, most: int) -> None:
+        """Carry the numbers and the resource; `seen` is None where no token has been seen yet."""
+        self.resource, self.token, self.seen, self.most = resource, token, seen, most
         super().__init__(
-            f"token {token} is {token - seen} above the highest seen for {quoted(resource)} ({seen}), more than the "
-            f"allowed jump of {most}; confirm it with allow_jump=True if it is right"
+            f"token {token} is more than {most} above both the highest seen for {quoted(resource)} "
+            f"({'none yet' if seen is None else seen}) and the wall clock in microseconds; "
+            "confirm it with allow_jump=True if it is right"
         )
 
 

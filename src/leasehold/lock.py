@@ -77,8 +77,8 @@ class Lock(_Named):
         attempt = self._desk.attempt(self._terms)
         try:
             return self._take(attempt, self._terms.wait)
-        except BaseException:
-            _clean_up(self._desk, [attempt])
+        except BaseException as error:
+            _clean_up(self._desk, [attempt], error)
             raise
 
     def try_acquire(self) -> Lease | None:
@@ -88,8 +88,8 @@ class Lock(_Named):
             return self._take(attempt, 0.0)
         except NotAcquired:
             return None
-        except BaseException:
-            _clean_up(self._desk, [attempt])
+        except BaseException as error:
+            _clean_up(self._desk, [attempt], error)
             raise
 
     def _take(self, attempt: Attempt, wait: float) -> Lease:
@@ -115,8 +115,8 @@ class Lock(_Named):
             lease = self._take(attempt, self._terms.wait)
             self._entered.push(threading.get_ident(), lease)
             return lease
-        except BaseException:
-            _clean_up(self._desk, [attempt])
+        except BaseException as error:
+            _clean_up(self._desk, [attempt], error)
             raise
 
     def __exit__(
@@ -231,8 +231,8 @@ class Several(_Names):
             leases = Leases(run_blocking(self._desk.hold_several(self._terms, attempts, wait, Lease)))
             enter(leases)
             return leases
-        except BaseException:
-            _clean_up(self._desk, attempts)
+        except BaseException as error:
+            _clean_up(self._desk, attempts, error)
             raise
 
     def __enter__(self) -> Leases:
@@ -290,9 +290,11 @@ class AsyncSeveral(_Names):
         await self._entered.pop(_current_task()).__aexit__(kind, error, trace)
 
 
-def _clean_up(desk: Desk, attempts: list[Attempt]) -> None:
+def _clean_up(desk: Desk, attempts: list[Attempt], error: BaseException) -> None:
+    """Hand to the keeper what is left. After Ctrl-C the process may end at once, so give the keeper a moment."""
     for done in desk.abandon(attempts):
-        done.wait(CLEAN_UP_WITHIN)
+        if not isinstance(error, Exception):
+            done.wait(CLEAN_UP_WITHIN)
 
 
 def _current_task() -> int:

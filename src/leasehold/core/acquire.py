@@ -13,8 +13,10 @@ from leasehold.core.held import REFUSED, RELEASED, Held, margin
 from leasehold.core.worlds import World
 from leasehold.errors import EngineError, EngineUnavailable, NotAcquired, OutcomeUnknown
 
-GRACE = 0.2
-"""How long past the caller's wait the last answer may take."""
+SHORTEST_REQUEST = 0.05
+"""A request that could not even be answered in a healthy network is not worth sending."""
+GRACE = 0.1
+"""How long past the caller's wait leaving the queue may take."""
 FIRST_BACKOFF = 0.05
 LONGEST_BACKOFF = 2.0
 
@@ -97,8 +99,8 @@ class Acquiring:
         """Send one request; returns its answer (None when there was none) and when it was sent."""
         sent_at = self.world.now()
         left = self.give_up_at - sent_at
-        budget = min(self.request_timeout, left + GRACE) if self.wait else self.request_timeout
-        self.attempt.exposed = True
+        budget = min(self.request_timeout, max(left, SHORTEST_REQUEST)) if self.wait else self.request_timeout
+        was_exposed, self.attempt.exposed = self.attempt.exposed, True
         try:
             answer = await self.engine.take(
                 self.attempt.want,
@@ -106,7 +108,10 @@ class Acquiring:
                 patience=max(left, 0.0) if self.wait else None,
                 suspect=self.suspicion.suspect,
             )
-        except (EngineUnavailable, OutcomeUnknown) as error:
+        except EngineUnavailable as error:
+            self.failure, self.attempt.exposed = error, was_exposed
+            return None, sent_at
+        except OutcomeUnknown as error:
             self.failure = error
             return None, sent_at
         self.failure = None

@@ -40,7 +40,7 @@ class Incumbent(NamedTuple):
     beat: int
     """Counts its renewals: while it does not move, nobody has renewed."""
     lasts: float
-    """How long it lasts from its latest beat."""
+    """No belief of its holder reaches further than this beyond its latest beat, in seconds."""
     about: str
 
 

@@ -36,7 +36,7 @@ class Seat:
     since: int
     expires: int
     lasts: int
-    """From the latest beat to `expires`: what a watcher must see pass without a beat before it may suspect."""
+    """The longest TTL that this lease ever had: no belief of its holder reaches further than this beyond a beat."""
     beat: int = 0
     delay: int = 0
     about: str = ""
@@ -186,8 +186,9 @@ def _rank_of(entry: Entry, holder: str) -> int:
 
 
 def _beat(seat: Seat, ttl: int, now: int) -> None:
-    seat.expires = max(seat.expires, now + ttl)
-    seat.lasts = seat.expires - now
+    """Start the lease anew. It never gets shorter in real time, even when the engine's clock was set back meanwhile."""
+    seat.lasts = max(seat.lasts, ttl)
+    seat.expires = now + seat.lasts
     seat.beat += 1
 
 
