@@ -151,7 +151,7 @@ async def acquire(engine: Engine, attempt: Attempt, *, wait: float, request_time
             held = Held(
                 attempt.want,
                 answer.token,
-                sent_at=sent_at,
+                sent_at=sent_at if answer.since is None else min(sent_at, answer.since),
                 world=engine.world,
                 extra_margin=engine.facts.extra_margin,
             )

@@ -48,6 +48,8 @@ class Grant(NamedTuple):
     """The name is held by the asker."""
 
     token: int
+    since: float | None = None
+    """When the lease began, on the world's clock, if that was before the request: leases that share a session."""
 
 
 class Busy(NamedTuple):
