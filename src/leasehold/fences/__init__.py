@@ -1,1 +1,11 @@
-"""The check at the resource, one file a kind of resource. A fence knows tokens, not engines."""
+"""The check at the resource, one file a kind of resource. A fence knows tokens, not engines.
+
+Importing this imports no client library: a fence uses the connection or client that it is given.
+"""
+
+from leasehold.errors import StaleToken, TokenJump, TokenUsed
+from leasehold.fences.redis import AsyncRedisFence, RedisFence
+from leasehold.fences.rule import HasToken
+from leasehold.fences.sqlite import SqliteFence
+
+__all__ = ["AsyncRedisFence", "HasToken", "RedisFence", "SqliteFence", "StaleToken", "TokenJump", "TokenUsed"]
