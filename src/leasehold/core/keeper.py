@@ -110,7 +110,7 @@ class Keeper:
                 self._drop_if_orphaned(held)
                 if held.lost:
                     self._lose(held)
-                elif earliest is None or held.valid_until < earliest:
+                elif held.ended is None and (earliest is None or held.valid_until < earliest):
                     earliest = held.valid_until
             idle = 0 if self._leases else idle + 1
             seconds = self._until_next_look(earliest, idle)
@@ -140,7 +140,9 @@ class Keeper:
             if batch:
                 await self._renew_batch(engine, batch)
                 continue
-            earliest = min((held.renew_at for held in self.leases if held.renew_at is not None), default=None)
+            # One that is over and not yet forgotten has a time in the past: waiting for it would be to spin.
+            due = [held.renew_at for held in self.leases if held.renew_at is not None and held.live]
+            earliest = min(due, default=None)
             idle = 0 if earliest is not None else idle + 1
             seconds = self._until_next_look(earliest, idle)
             self._looks_at_renewals_at = float("inf") if seconds is None else self._world.now() + seconds
