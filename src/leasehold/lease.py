@@ -141,6 +141,8 @@ class Lease(LeaseView):
         if self._on_end is not None:
             self._on_end()
         held = self._held
+        if not held.live:  # if it is lost, the keeper still has to tell those who listen, and to clean up
+            raise held.loss()
         self._keeper.forget(held)
         try:
             run_blocking(release(self._engine, held, request_timeout=self._request_timeout))
@@ -206,6 +208,8 @@ class AsyncLease(LeaseView):
         if self._on_end is not None:
             self._on_end()
         held = self._held
+        if not held.live:  # if it is lost, the keeper still has to tell those who listen, and to clean up
+            raise held.loss()
         self._keeper.forget(held)
         try:
             await release(self._engine, held, request_timeout=self._request_timeout)

@@ -176,8 +176,12 @@ async def release(engine: Engine, held: Held, *, request_timeout: float) -> None
 
     Belief ends before the request leaves. A "not yours" that follows an attempt of unknown outcome is taken for that
     attempt's success: the holder's own deadline had not passed when it was sent.
+
+    For a lease that is over already nothing is sent: in a forked child it would end the parent's lease, and elsewhere
+    a lock-delay that must follow the loss. The keeper gives back what may be given back.
     """
-    was_lost = held.lost
+    if not held.live:
+        raise held.loss()
     held.end(RELEASED)
     world, want = engine.world, held.want
     give_up_at = world.now() + request_timeout
@@ -192,8 +196,8 @@ async def release(engine: Engine, held: Held, *, request_timeout: float) -> None
                 raise
             await backoff.sleep(give_up_at)
             continue
-        if was_lost or not (was_held or uncertain):
-            held.ended = REFUSED if held.ended is RELEASED else held.ended
+        if not (was_held or uncertain):
+            held.ended = REFUSED
             raise held.loss()
         return
 
