@@ -21,6 +21,9 @@ from leasehold.errors import EngineError
 TICK = 0.5
 """A keeper with nothing due looks again after this long, so that a new lease seldom has to wake it."""
 IDLE_TICKS_UNTIL_PARKED = 20
+NEVER = float("inf")
+LOOKING = NEVER
+"""While a loop looks around, it may have passed by where a new lease is put: then it has to be rung as well."""
 LARGEST_BATCH = 500
 SHORTEST_REQUEST = 0.05
 LONGEST_REQUEST = 5.0
@@ -58,7 +61,7 @@ class Keeper:
         self._deadline_alarm, self._renew_alarm, self._chore_alarm = alarms(), alarms(), alarms()
         self._leases: dict[str, Held] = {}
         self._chores: list[Chore] = []
-        self._looks_at_deadlines_at = self._looks_at_renewals_at = 0.0
+        self._looks_at_deadlines_at = self._looks_at_renewals_at = LOOKING
         self.closing = False
 
     def __len__(self) -> int:
@@ -105,6 +108,7 @@ class Keeper:
         """Tell each holder whose lease is lost, within the resolution of the clock."""
         idle = 0
         while not self.closing:
+            self._looks_at_deadlines_at = LOOKING
             earliest = None
             for held in self.leases:
                 self._drop_if_orphaned(held)
@@ -114,13 +118,14 @@ class Keeper:
                     earliest = held.valid_until
             idle = 0 if self._leases else idle + 1
             seconds = self._until_next_look(earliest, idle)
-            self._looks_at_deadlines_at = float("inf") if seconds is None else self._world.now() + seconds
+            self._looks_at_deadlines_at = NEVER if seconds is None else self._world.now() + seconds
             await self._deadline_alarm.sleep(seconds)
 
     def _lose(self, held: Held) -> None:
         if self.forget(held):
             self._tell(held)
-            self.abandon(held.want)
+            if not held.want.delay:  # given back before it runs out, the name would not stay closed after the loss
+                self.abandon(held.want)
 
     def _drop_if_orphaned(self, held: Held) -> None:
         """A lease that nobody can reach any more is not renewed for ever: give it back."""
@@ -136,6 +141,7 @@ class Keeper:
         """Renew what is due, in batches; what fails is tried again sooner, with jitter."""
         idle = 0
         while not self.closing:
+            self._looks_at_renewals_at = LOOKING
             batch = self._due()
             if batch:
                 await self._renew_batch(engine, batch)
@@ -145,7 +151,7 @@ class Keeper:
             earliest = min(due, default=None)
             idle = 0 if earliest is not None else idle + 1
             seconds = self._until_next_look(earliest, idle)
-            self._looks_at_renewals_at = float("inf") if seconds is None else self._world.now() + seconds
+            self._looks_at_renewals_at = NEVER if seconds is None else self._world.now() + seconds
             await self._renew_alarm.sleep(seconds)
 
     def _due(self) -> list[Held]:
