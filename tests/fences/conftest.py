@@ -1,0 +1,67 @@
+"""Real resources for the fences: SQLite files, and servers that the tests start."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.fences.guards import AsyncRedisGuard, Guard, RedisGuard, SqliteGuard
+from tests.fences.local_server import running
+
+_numbers = itertools.count()
+
+Fresh = Callable[[], Guard]
+
+
+@pytest.fixture(scope="session")
+def url_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """Start a server when it is first asked for; tests share it, each with resources of its own."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def started(engine: str) -> str:
+            return stack.enter_context(running(engine, tmp_path_factory.mktemp(engine))).url
+
+        yield started
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def redis_url(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> str:
+    return url_of(request.param)
+
+
+@pytest.fixture
+def resource() -> str:
+    """A name that no other test has touched."""
+    return f"thing:{next(_numbers)}"
+
+
+@pytest.fixture
+def fresh_sqlite(tmp_path: Path) -> Fresh:
+    return lambda: SqliteGuard(tmp_path / f"{next(_numbers)}.db")
+
+
+@pytest.fixture
+def fresh_redis(redis_url: str) -> Fresh:
+    return lambda: RedisGuard(redis_url, f"thing:{next(_numbers)}")
+
+
+@pytest.fixture(params=["sqlite", "redis", "redis asyncio", "valkey", "valkey asyncio"])
+def fresh(request: pytest.FixtureRequest, fresh_sqlite: Fresh, url_of: Callable[[str], str]) -> Fresh:
+    """Makes guards of resources that nobody has touched, for every kind of fence."""
+    engine, _, world = request.param.partition(" ")
+    if engine == "sqlite":
+        return fresh_sqlite
+    kind = AsyncRedisGuard if world else RedisGuard
+    return lambda: kind(url_of(engine), f"thing:{next(_numbers)}")
+
+
+@pytest.fixture
+def guard(fresh: Fresh) -> Iterator[Guard]:
+    one = fresh()
+    yield one
+    one.close()
