@@ -30,7 +30,7 @@ CLIENTS = (
 )  # fmt: skip
 # The benchmark runs the peers that it compares Leasehold with.
 MAY_IMPORT_CLIENTS = ("leasehold.wires", "leasehold.bench")
-MAY_IMPORT_SQLITE = ("leasehold.wires", "leasehold.engines.sqlite", "leasehold.fences")
+MAY_IMPORT_SQLITE = ("leasehold.wires", "leasehold.engines.sqlite", "leasehold.fences", "leasehold.bench")
 UNSAFE_SERIALISERS = ("marshal", "pickle", "shelve")
 PUBLIC = ("leasehold.errors", "leasehold.fences", "leasehold.lease")
 

@@ -1,0 +1,140 @@
+"""The benchmark: Leasehold beside its peers and the raw cost of each engine, interleaved in one run.
+
+Everything is measured in rounds in which all contestants take their turn, and told as ratios with their spread, so that
+figures from noisy machines can be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from leasehold.bench.effort import Effort, Measure, Steps
+    from leasehold.bench.results import Results
+
+SECTIONS = {
+    "uncontended": "take + release of a free name, beside the floor of the engine and peers",
+    "contended": "eight processes want one name: holder changes, fairness, hand-off",
+    "idle": "what 64 idle waiters cost the server and this machine",
+    "many": "10,000 leases on one keeper, 10,000 waiting tasks: memory, processor, none lost",
+    "imports": "`import leasehold` beside `import redis`",
+    "fencing": "a write with a fence beside the same write without",
+}
+
+EXAMPLES = """
+examples:
+  leasehold bench                             a private Redis server and a temporary SQLite file; about three minutes
+  leasehold bench --quick                     the same in half a minute, with less certainty
+  leasehold bench --only uncontended,imports
+  leasehold bench --on redis://10.0.0.5       your own engine; only a fresh namespace is touched, and cleared
+  leasehold bench --json results.json
+  leasehold bench --render results.json       those results as Markdown
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the benchmark; returns the exit code: 0 when it ran, whether or not the aims were met."""
+    options = _parser().parse_args(argv)
+    if options.render is not None:
+        return _render(options.render, options.into)
+    from leasehold.bench.effort import FULL, QUICK
+
+    signal.signal(signal.SIGTERM, _exit_on_signal)  # what was started is ended on the way out
+    try:
+        results = run(options.on, options.only, QUICK if options.quick else FULL)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; everything that was started has been ended\n")
+        return 130
+    if options.json is not None:
+        options.json.write_text(results.to_json(), encoding="utf-8")
+    from rich.console import Console
+
+    from leasehold.bench.report import show
+
+    show(results, Console())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    described = "\n".join(f"  {name:12} {what}" for name, what in SECTIONS.items())
+    parser = argparse.ArgumentParser(
+        prog="leasehold bench",
+        description=f"Measure Leasehold beside its peers and the raw cost of the engine.\n\nsections:\n{described}",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--on", metavar="URL", help="measure this engine instead of private ones")
+    parser.add_argument("--only", metavar="SECTIONS", type=_sections, default=list(SECTIONS), help="comma-separated")
+    parser.add_argument("--quick", action="store_true", help="half a minute; figures are less certain")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to a file, for programs")
+    parser.add_argument("--render", metavar="FILE", type=Path, help="only print earlier results as Markdown")
+    parser.add_argument("--into", metavar="PAGE", type=Path, help="with --render: put them between the page's markers")
+    return parser
+
+
+def _sections(text: str) -> list[str]:
+    chosen = text.split(",")
+    unknown = [name for name in chosen if name not in SECTIONS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
+    return [name for name in SECTIONS if name in chosen]
+
+
+def run(on: str | None, sections: list[str], effort: Effort, *, quiet: bool = False) -> Results:
+    """Measure the sections on the engine that is named, or on private ones."""
+    from leasehold.bench.effort import Run
+    from leasehold.bench.machine import machine, versions
+    from leasehold.bench.places import private_places, users_place
+    from leasehold.bench.results import Results
+
+    with contextlib.ExitStack() as stack:
+        places, missing = stack.enter_context(private_places() if on is None else users_place(on))
+        steps = stack.enter_context(_progress(quiet=quiet))
+        results = Results(effort.name, machine(), versions(places), skipped=missing)
+        for section in sections:
+            # Imported only now: `leasehold --help` needs none of it.
+            measure: Measure = importlib.import_module(f"leasehold.bench.{section}").measure
+            results.add(measure(Run(places, effort, steps)))
+        return results
+
+
+@contextlib.contextmanager
+def _progress(*, quiet: bool) -> Iterator[Steps]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from leasehold.bench.effort import Steps
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield Steps()
+        return
+    with Progress(console=console, transient=True) as progress:
+        yield Steps(progress)
+
+
+def _render(path: Path, page: Path | None) -> int:
+    from leasehold.bench.report import markdown, write_into
+    from leasehold.bench.results import NotAResult, Results
+
+    try:
+        results = Results.read(path)
+        if page is None:
+            sys.stdout.write(markdown(results))
+        else:
+            write_into(page, results)
+    except (OSError, NotAResult) as error:
+        sys.stderr.write(f"cannot render {path.name}: {error}\n")
+        return 1
+    return 0
+
+
+def _exit_on_signal(number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + number)
