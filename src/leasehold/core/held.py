@@ -65,8 +65,11 @@ class Held:
         self.listeners: list[Callable[[LeaseLost], object]] = []
 
     def limit_hold(self, longest: float) -> None:
-        """Let the lease end after `longest` seconds, renewed or not."""
-        self.hold_until = self.acquired_at + longest
+        """Let the lease end `longest` seconds from now, renewed or not.
+
+        Not from when it was asked for: a grant that took long to come would then be over when its holder gets it.
+        """
+        self.hold_until = self.world.now() + longest
         self.valid_until = min(self.valid_until, self.hold_until)
 
     @property
