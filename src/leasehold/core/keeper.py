@@ -42,13 +42,14 @@ class Alarm(Protocol):
 
 
 class Chore:
-    """Something to give back. `done` is called once, when it is given back or no longer matters."""
+    """Something to give back. `done` is called when the engine has answered, or when it no longer matters."""
 
-    __slots__ = ("done", "until", "want")
+    __slots__ = ("done", "due", "looked", "until", "want")
 
     def __init__(self, want: Want, until: float, done: Callable[[], object]) -> None:
         """After `until` the engine has let go by itself."""
         self.want, self.until, self.done = want, until, done
+        self.looked, self.due = False, 0.0
 
 
 class Keeper:
@@ -189,21 +190,31 @@ class Keeper:
     async def clean_up(self, engine: Engine) -> None:
         """Give back what was abandoned, until the engine says so or has let go by itself."""
         while True:
-            again: list[Chore] = []
-            while self._chores:
-                chore = self._chores.pop(0)
-                if not await self._give_back(engine, chore) and self._world.now() < chore.until:
-                    again.append(chore)
-                else:
+            now = self._world.now()
+            due = [chore for chore in self._chores if chore.due <= now or self.closing]
+            for chore in due:
+                self._chores.remove(chore)
+                if await self._give_back(engine, chore) or self._world.now() >= chore.until:
                     chore.done()
-            self._chores.extend(again)
+                else:
+                    chore.due = self._world.now() + 0.1 + 0.4 * self._world.chance()
+                    self._chores.append(chore)
             if self.closing:
                 return
-            await self._chore_alarm.sleep(0.1 + 0.4 * self._world.chance() if again else None)
+            if not due:
+                earliest = min((chore.due for chore in self._chores), default=None)
+                await self._chore_alarm.sleep(None if earliest is None else earliest - now)
 
     async def _give_back(self, engine: Engine, chore: Chore) -> bool:
+        """Give back once; returns whether that was all.
+
+        The request that was interrupted went by another connection and may arrive after this one: when there was
+        nothing to give back at first, a second look follows.
+        """
         try:
-            await engine.release(chore.want.name, chore.want.holder, until=self._world.now() + 1.0)
+            found = await engine.release(chore.want.name, chore.want.holder, until=self._world.now() + 1.0)
         except EngineError:
             return False
-        return True
+        looked_before, chore.looked = chore.looked, True
+        chore.done()
+        return found or looked_before
