@@ -65,7 +65,12 @@ class Desk:
         def keep(held: Held) -> None:
             leases.append(self._kept(held, terms[held.want.name], make))
 
-        await acquire_several(self.engine, attempts, wait=wait, request_timeout=self.request_timeout, keep=keep)
+        try:
+            await acquire_several(self.engine, attempts, wait=wait, request_timeout=self.request_timeout, keep=keep)
+        except BaseException:
+            for lease in leases:
+                self.keeper.forget(lease._held)
+            raise
         return leases
 
     async def _check_purpose(self, purpose: Purpose) -> None:
