@@ -11,8 +11,6 @@ True
 from __future__ import annotations
 
 import atexit
-import dataclasses
-import logging
 import os
 import threading
 import weakref
@@ -25,6 +23,7 @@ from leasehold.core.engine import Engine, EngineFamily, Facts, NameStatus
 from leasehold.core.worlds import run_blocking
 from leasehold.desk import Desk
 from leasehold.errors import Misuse, quoted
+from leasehold.keeping import log
 from leasehold.lock import AsyncLock, AsyncSeveral, Lock, Several
 from leasehold.names import check_name, check_namespace
 from leasehold.opening import open_family
@@ -40,7 +39,6 @@ from leasehold.settings import (
     check_request_timeout,
 )
 
-log = logging.getLogger("leasehold")
 PAGE = 500
 CLOSE_WITHIN = 2.0
 
@@ -96,7 +94,7 @@ class _Client(ABC):
         return self._desk.engine.world.now() + self._request_timeout
 
     def _log_force_release(self, name: str, because: str, token: int) -> None:
-        log.warning(
+        log().warning(
             "force release of %s by %s because %s; its next token is above %d",
             ascii(name),
             self._desk.about,
@@ -269,7 +267,7 @@ def _each(names: Iterable[str], terms: Terms) -> list[Terms]:
     listed = [check_name(name) for name in names]
     if not listed or len(set(listed)) != len(listed):
         raise Misuse("several() takes at least one name, and each name once")
-    return [dataclasses.replace(terms, name=name) for name in listed]
+    return [terms._replace(name=name) for name in listed]
 
 
 _open_clients: weakref.WeakSet[_Client] = weakref.WeakSet()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -12,11 +11,17 @@ from leasehold.worlds import BlockingWorld
 
 if TYPE_CHECKING:
     import asyncio
+    import logging
 
     from leasehold.core.engine import EngineFamily, Want
     from leasehold.core.held import Held
 
-log = logging.getLogger("leasehold")
+
+def log() -> logging.Logger:
+    """The library's logger. Logging is imported when there is something to say, which is seldom."""
+    import logging
+
+    return logging.getLogger("leasehold")
 
 
 class LoopAlarm:
@@ -49,7 +54,7 @@ class LoopAlarm:
             try:
                 self._loop.call_soon_threadsafe(self._event.set)
             except RuntimeError:  # closed in between: nobody sleeps there any more
-                log.debug("the keeper's loop closed while being rung")
+                log().debug("the keeper's loop closed while being rung")
 
 
 class KeeperThread:
@@ -98,7 +103,7 @@ class KeeperThread:
         try:
             asyncio.run(self._loops(keeper))
         except BaseException:
-            log.exception("the keeper stopped unexpectedly; every lease that it kept is reported as lost")
+            log().exception("the keeper stopped unexpectedly; every lease that it kept is reported as lost")
             raise
         finally:
             if not keeper.closing:
@@ -142,5 +147,5 @@ def tell(held: Held) -> None:
 def _call(listener: Callable[..., object], *arguments: object) -> None:
     try:
         listener(*arguments)
-    except Exception:
-        log.exception("a listener to the loss of a lease failed")
+    except Exception:  # noqa: BLE001 -- it is logged, and the other listeners must still be told
+        log().exception("a listener to the loss of a lease failed")

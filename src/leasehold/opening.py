@@ -6,7 +6,6 @@ import importlib
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import cast
 
 from leasehold.core.engine import EngineFamily
@@ -36,7 +35,7 @@ def open_family(on: object, *, namespace: str, label: str) -> EngineFamily:
 
 
 def _opener(on: object) -> Opener:
-    if isinstance(on, Path):
+    if isinstance(on, os.PathLike):
         return _load("leasehold.engines.sqlite")
     if isinstance(on, str):
         return _opener_for_url(on)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import socket
+import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 from leasehold.core.engine import Capability, Facts, Mode, Purpose, Want
 from leasehold.errors import LeaseLost, Misuse, NotSupported, quoted
@@ -63,8 +61,7 @@ class AsyncLockTerms(AsyncSeveralTerms, total=False):
     lock_delay: float
 
 
-@dataclass(slots=True)
-class Terms:
+class Terms(NamedTuple):
     """All settings of a lock, with their defaults."""
 
     name: str
@@ -127,7 +124,8 @@ def check_request_timeout(seconds: object) -> float:
 def check_label(label: object) -> str:
     """Who asks, for people; the program's name when none is given."""
     if label is None:
-        program = "".join(c for c in Path(sys.argv[0] if sys.argv else "").name if c.isalnum() or c in "._-")[:32]
+        path = sys.argv[0] if sys.argv else ""
+        program = "".join(c for c in path.rpartition(os.sep)[2] if c.isalnum() or c in "._-")[:32]
         return program or "python"
     text = check_name(label, what="label")
     if len(text.encode()) > 64 or "|" in text:
@@ -137,4 +135,6 @@ def check_label(label: object) -> str:
 
 def host_name() -> str:
     """This host, as shown to people in ``label@host:pid``."""
+    import socket
+
     return "".join(c for c in socket.gethostname() if c.isalnum() or c in ".-")[:64] or "host"

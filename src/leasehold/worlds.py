@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import random
 import sys
 import time
 from collections.abc import Callable
@@ -35,8 +34,14 @@ boot_clock: Callable[[], float] = _best_clock()
 
 class _SystemWorld:
     now = staticmethod(boot_clock)
-    chance = staticmethod(random.random)
     process = staticmethod(os.getpid)
+
+    @staticmethod
+    def chance() -> float:
+        """For jitter only."""
+        import random
+
+        return random.random()
 
     @staticmethod
     def nonce() -> str:

@@ -6,8 +6,6 @@ its own holder. Whatever happens, `Attempt` knows whether something of ours may 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from leasehold.core.engine import Busy, Engine, Grant, Incumbent, Suspect, Want
 from leasehold.core.held import REFUSED, RELEASED, Held, margin
 from leasehold.core.worlds import World
@@ -21,12 +19,14 @@ FIRST_BACKOFF = 0.05
 LONGEST_BACKOFF = 2.0
 
 
-@dataclass(slots=True)
 class Attempt:
     """One acquisition under way. While `exposed`, the engine may hold something for it."""
 
-    want: Want
-    exposed: bool = False
+    __slots__ = ("exposed", "want")
+
+    def __init__(self, want: Want) -> None:
+        """Nothing was sent yet."""
+        self.want, self.exposed = want, False
 
 
 class Backoff:

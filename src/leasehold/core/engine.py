@@ -7,7 +7,6 @@ late without harm: the algorithms in this package ask again whenever an answer i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple, Protocol
 
@@ -17,8 +16,7 @@ Mode = Literal["exclusive", "shared", "permit"]
 Purpose = Literal["efficiency", "correctness"]
 
 
-@dataclass(slots=True)
-class Want:
+class Want(NamedTuple):
     """One attempt to hold a name. The holder is fresh for each attempt, so that a retry recognises itself."""
 
     name: str
@@ -76,8 +74,7 @@ class Renewal(NamedTuple):
     ttl: float
 
 
-@dataclass(frozen=True, slots=True)
-class HolderStatus:
+class HolderStatus(NamedTuple):
     """A holder as an operator sees it."""
 
     token: int
@@ -87,8 +84,7 @@ class HolderStatus:
     expires_in: float
 
 
-@dataclass(frozen=True, slots=True)
-class WaiterStatus:
+class WaiterStatus(NamedTuple):
     """A waiter as an operator sees it, in the order of the queue."""
 
     mode: Mode
@@ -97,8 +93,7 @@ class WaiterStatus:
     patience_left: float
 
 
-@dataclass(frozen=True, slots=True)
-class NameStatus:
+class NameStatus(NamedTuple):
     """What an engine knows of one name. Holder ids are secrets and never part of it."""
 
     name: str
@@ -126,8 +121,7 @@ class Capability(Enum):
     TOKEN_SURVIVES_FAILOVER = "tokens keep increasing over a failover, whatever the clocks do"
 
 
-@dataclass(frozen=True, slots=True)
-class Guarantee:
+class Guarantee(NamedTuple):
     """What an engine promises and what it does not, in words that are also its page in the docs."""
 
     not_guaranteed: str
@@ -148,8 +142,7 @@ class Guarantee:
     enforce_with: str
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """An engine described to code and to people."""
 
     engine: str
