@@ -27,9 +27,17 @@ class Guard(ABC):
 
     resource: str
 
-    @abstractmethod
+    def __init__(self) -> None:
+        self._others: list[Guard] = []
+
     def another(self) -> Self:
-        """Another client of the same resource."""
+        """Another client of the same resource, which is closed with this one."""
+        other = self._another()
+        self._others.append(other)
+        return other
+
+    @abstractmethod
+    def _another(self) -> Self: ...
 
     @abstractmethod
     def write(self, token: int, value: str, *, once: bool = False, between: Callable[[], object] | None = None) -> None:
@@ -55,20 +63,27 @@ class Guard(ABC):
     @abstractmethod
     def floor(self) -> int | None: ...
 
+    def close(self) -> None:
+        for other in self._others:
+            other.close()
+        self._close()
+
     @abstractmethod
-    def close(self) -> None: ...
+    def _close(self) -> None: ...
 
 
 class SqliteGuard(Guard):
     def __init__(self, path: Path, resource: str = "thing/1", *, patience: float = 0.2) -> None:
+        super().__init__()
         self.path, self.resource, self.patience = path, resource, patience
-        self.database = sqlite3.connect(path, timeout=patience, isolation_level=None)
+        # Whoever closes it may be another thread than the one that used it.
+        self.database = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
         self.database.execute("PRAGMA synchronous = OFF")  # no test here cuts the power
         self.database.execute("CREATE TABLE IF NOT EXISTS thing (resource TEXT PRIMARY KEY, value TEXT)")
         self.fence = SqliteFence(self.database, jump_limit=HIGHEST_TOKEN)
         self.fence.create()
 
-    def another(self) -> Self:
+    def _another(self) -> Self:
         return type(self)(self.path, self.resource, patience=self.patience)
 
     def write(self, token: int, value: str, *, once: bool = False, between: Callable[[], object] | None = None) -> None:
@@ -104,17 +119,18 @@ class SqliteGuard(Guard):
     def floor(self) -> int | None:
         return self.fence.floor(self.resource)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self.database.close()
 
 
 class RedisGuard(Guard):
     def __init__(self, url: str, resource: str = "thing:1") -> None:
+        super().__init__()
         self.url, self.resource = url, resource
         self.client = redis.Redis.from_url(url, decode_responses=True)
         self.fence = RedisFence(self.client, jump_limit=HIGHEST_TOKEN)
 
-    def another(self) -> Self:
+    def _another(self) -> Self:
         return type(self)(self.url, self.resource)
 
     def write(self, token: int, value: str, *, once: bool = False, between: Callable[[], object] | None = None) -> None:
@@ -138,7 +154,7 @@ class RedisGuard(Guard):
     def floor(self) -> int | None:
         return self.fence.floor(self.resource)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self.client.close()
 
 
@@ -146,6 +162,7 @@ class AsyncRedisGuard(Guard):
     """Drives the asyncio fence from blocking scenarios, with an event loop of its own."""
 
     def __init__(self, url: str, resource: str = "thing:1") -> None:
+        super().__init__()
         self.url, self.resource = url, resource
         self._runner = asyncio.Runner()
         self.client = redis.asyncio.Redis.from_url(url, decode_responses=True)
@@ -154,7 +171,7 @@ class AsyncRedisGuard(Guard):
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(coroutine)
 
-    def another(self) -> Self:
+    def _another(self) -> Self:
         return type(self)(self.url, self.resource)
 
     def write(self, token: int, value: str, *, once: bool = False, between: Callable[[], object] | None = None) -> None:
@@ -179,7 +196,7 @@ class AsyncRedisGuard(Guard):
     def floor(self) -> int | None:
         return self._run(self.fence.floor(self.resource))
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self._run(self.client.aclose())
         self._runner.close()
 

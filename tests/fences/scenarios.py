@@ -129,7 +129,6 @@ def with_reads_fenced_no_update_is_lost(guard: Guard) -> None:
         old.write(1, "11")
     new.write(2, f"{seen_by_new} and more")
     assert guard.peek() == "10 and more"
-    new.close()
 
 
 def a_stale_write_never_lands_after_a_later_one(guard: Guard) -> None:
@@ -148,7 +147,6 @@ def a_stale_write_never_lands_after_a_later_one(guard: Guard) -> None:
         overtake()
     assert wrote
     assert (guard.peek(), guard.floor()) == ("later", 2)
-    later.close()
 
 
 SCENARIOS: tuple[Scenario, ...] = (

@@ -28,7 +28,6 @@ def test_checks_on_writes_alone_lose_an_update(guard: Guard) -> None:
     guard.write(1, "11")  # the stale holder's: nobody has told the resource of token 2
     new.write(2, f"{seen_by_new} and more")
     assert guard.peek() == "10 and more"
-    new.close()
 
 
 def test_an_announcement_serves_as_well_as_a_fenced_read(guard: Guard) -> None:
@@ -40,7 +39,6 @@ def test_an_announcement_serves_as_well_as_a_fenced_read(guard: Guard) -> None:
         guard.write(1, "11")
     new.write(2, f"{seen_by_new} and more")
     assert guard.peek() == "10 and more"
-    new.close()
 
 
 def lost_updates(fresh: Callable[[], Guard], read: Callable[[Guard, int], str | None]) -> tuple[int, int]:
@@ -63,7 +61,6 @@ def lost_updates(fresh: Callable[[], Guard], read: Callable[[Guard, int], str | 
                 accepted.append(token)
             except StaleToken:
                 pass
-        mine.close()
 
     workers = [threading.Thread(target=work) for _ in range(holders)]
     for worker in workers:

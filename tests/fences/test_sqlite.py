@@ -278,8 +278,10 @@ def test_a_missing_table_says_what_to_do(database: sqlite3.Connection) -> None:
 
 @pytest.mark.parametrize("table", ["", "a b", "Fence", "a" * 32, "1a", "a;b", 'a"b', "main.a", "é", "a\n", None, 5])
 def test_a_table_is_a_plain_identifier(table: Any) -> None:
+    database = sqlite3.connect(":memory:")
     with pytest.raises(Misuse, match="table must be"):
-        SqliteFence(sqlite3.connect(":memory:"), table=table)
+        SqliteFence(database, table=table)
+    database.close()
 
 
 @pytest.mark.parametrize("table", ["select", "_", "a" * 31])
