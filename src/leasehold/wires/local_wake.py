@@ -1,0 +1,354 @@
+"""Waking a waiter in another process of this host, by a datagram to its mailbox.
+
+A mailbox is a socket in a private folder beside the lease file; its name stands in the queue. A wake-up that finds
+nobody there proves that the waiter's process is gone, which no clock could.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import select
+import socket
+import stat
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Literal, Protocol
+
+from leasehold.core.worlds import World
+from leasehold.errors import EngineUnavailable, InvalidURL, quoted
+
+Sent = Literal["sent", "full", "nobody"]
+
+LONGEST_ADDRESS = 100
+"""What every system lets the path of a socket be, in bytes."""
+STALE_AFTER = 60.0
+MOST_SWEPT = 100
+MOST_EARLY = 4096
+_NAME = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_SHORT_WAY = Path("/proc/self/fd")
+
+
+class Waiting(Protocol):
+    """How callers of one engine wait to be woken."""
+
+    def address(self) -> str:
+        """Where a wake-up for the caller goes from now on; empty when it can only ask again."""
+        ...
+
+    async def wait(self, holder: str, seconds: float) -> None:
+        """Return when this holder is woken, or after so long. A wake-up that came before counts."""
+        ...
+
+    def close(self) -> None:
+        """Remove the mailboxes."""
+        ...
+
+    def forked(self) -> None:
+        """In a forked child: leave the parent's mailboxes alone."""
+        ...
+
+
+def can_push(file: Path) -> bool:
+    """Whether waiters for this lease file can be woken, as far as can be told without looking at the disk."""
+    if not hasattr(socket, "AF_UNIX") or os.name != "posix":
+        return False
+    return sys.platform == "linux" or len(os.fsencode(file)) + len("-wake/") + 16 <= LONGEST_ADDRESS
+
+
+class Mailbox:
+    """Where wake-ups for one thread, or for one event loop, arrive."""
+
+    def __init__(self, sock: socket.socket, path: Path, most_queued: int) -> None:
+        self.sock, self.address, self.descriptor = sock, path.name, sock.fileno()
+        self.closed = False
+        self.early: dict[str, None] = {}
+        """Who was woken but did not wait at that moment, oldest first."""
+        self._lost_mark, self._most_queued = _lost_mark(path), most_queued
+        self._remove = weakref.finalize(self, _remove, sock, path, os.getpid())
+
+    def read(self) -> tuple[list[str], bool]:
+        """Who was woken; and whether more may have been, for whom there was no room."""
+        woken: list[str] = []
+        while not self.closed:
+            try:
+                woken.append(self.sock.recv(256, socket.MSG_DONTWAIT).decode("ascii", "replace"))
+            except BlockingIOError:
+                break
+            except OSError:
+                if not self.closed:  # by another thread, just now
+                    raise
+        return woken, len(woken) >= self._most_queued and self._clear_mark()
+
+    def _clear_mark(self) -> bool:
+        try:
+            self._lost_mark.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def keep(self, woken: list[str]) -> None:
+        """Remember wake-ups for those who are about to wait."""
+        self.early.update(dict.fromkeys(woken))
+        while len(self.early) > MOST_EARLY:
+            del self.early[next(iter(self.early))]
+
+    def close(self) -> None:
+        """Remove it. Whoever waits on it in another thread is woken."""
+        self.closed = True
+        if self._remove.alive:
+            with contextlib.suppress(OSError):  # not every system wakes a reader like this; then it wakes in time
+                self.sock.shutdown(socket.SHUT_RD)
+            self._remove()
+
+
+def _lost_mark(path: Path) -> Path:
+    return path.with_suffix(".lost")
+
+
+def _remove(sock: socket.socket, path: Path, pid: int) -> None:
+    sock.close()
+    if os.getpid() == pid:
+        path.unlink(missing_ok=True)
+        _lost_mark(path).unlink(missing_ok=True)
+
+
+class Post:
+    """The folder of mailboxes beside a lease file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._folder: tuple[Path, int] | None = None
+        self._sender: socket.socket | None = None
+
+    def open_mailbox(self) -> Mailbox:
+        """A new mailbox; wake-ups sent to it from now on are kept in it."""
+        with self._lock:
+            mailbox = self._bind()
+            if mailbox is None:  # somebody removed the folder, so there is another one by now
+                self._close_folder()
+                mailbox = self._bind()
+        if mailbox is None:
+            raise EngineUnavailable(f"the folder {quoted(str(self._folder_path()))} is being removed all the time")
+        return mailbox
+
+    def _bind(self) -> Mailbox | None:
+        folder, descriptor = self._open_folder()
+        name = os.urandom(8).hex()
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            sock.bind(_short(folder, descriptor, name))
+        except OSError as error:
+            sock.close()
+            if error.errno == errno.ENOENT:
+                return None
+            raise EngineUnavailable(
+                f"no waiter can be woken in {quoted(str(folder))}: {error.strerror}; this user must be able to "
+                "write there"
+            ) from error
+        self._sweep(folder, descriptor)
+        return Mailbox(sock, folder / name, _most_queued())
+
+    def send(self, address: str, holder: str) -> Sent:
+        """Wake a waiter. "nobody": its process is gone. "full": it has not read its mail for a while."""
+        if not address:
+            return "sent"  # it asks again by itself
+        if not _NAME.fullmatch(address):
+            return "nobody"
+        with self._lock:
+            outcome = self._send(address, holder)
+            if outcome == "nobody" and self._folder is not None and not _same(*self._folder):
+                self._close_folder()
+                outcome = self._send(address, holder)
+        if outcome == "nobody":
+            folder = self._folder_path()
+            _lost_mark(folder / address).unlink(missing_ok=True)
+            (folder / address).unlink(missing_ok=True)
+        return outcome
+
+    def _send(self, address: str, holder: str) -> Sent:
+        folder, descriptor = self._open_folder()
+        if self._sender is None:
+            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._sender.setblocking(False)
+        try:
+            self._sender.sendto(holder.encode("ascii", "replace"), _short(folder, descriptor, address))
+        except (BlockingIOError, InterruptedError):
+            return "full"
+        except (ConnectionRefusedError, FileNotFoundError):
+            return "nobody"
+        except OSError as error:
+            if error.errno == errno.ENOBUFS:
+                return "full"
+            raise EngineUnavailable(f"a waiter in {quoted(str(folder))} cannot be woken: {error.strerror}") from error
+        return "sent"
+
+    def mark_lost(self, address: str, holder: str) -> None:
+        """Leave word that a wake-up found no room: its reader then wakes everybody."""
+        _lost_mark(self._folder_path() / address).touch(mode=0o600)
+        self.send(address, holder)  # after the mark: if there is still no room, the mark will be seen
+
+    def _folder_path(self) -> Path:
+        return self._file.parent.resolve() / f"{self._file.name}-wake"
+
+    def _open_folder(self) -> tuple[Path, int]:
+        if self._folder is None:
+            folder = self._folder_path()
+            try:
+                folder.mkdir(mode=0o700, exist_ok=True)
+                descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError as error:
+                raise EngineUnavailable(f"the folder {quoted(str(folder))} cannot be used: {error.strerror}") from error
+            found = os.fstat(descriptor)
+            if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                os.close(descriptor)
+                raise InvalidURL(f"the folder {quoted(str(folder))} must be this user's alone; chmod 700 or remove it")
+            self._folder = (folder, descriptor)
+        return self._folder
+
+    def _close_folder(self) -> None:
+        if self._folder is not None:
+            os.close(self._folder[1])
+            self._folder = None
+
+    @staticmethod
+    def _sweep(folder: Path, descriptor: int) -> None:
+        """Remove some mailboxes of processes that died."""
+        stale = time.time() - STALE_AFTER
+        with os.scandir(folder) as entries:
+            for entry, _ in zip(entries, range(MOST_SWEPT), strict=False):
+                if not _NAME.fullmatch(Path(entry.name).stem):
+                    continue
+                try:
+                    old = entry.stat(follow_symlinks=False).st_mtime < stale
+                except FileNotFoundError:
+                    continue
+                if old and not _somebody_at(_short(folder, descriptor, Path(entry.name).stem)):
+                    Path(entry.path).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close what is open; it is opened again when needed."""
+        with self._lock:
+            self._let_go()
+
+    def forked(self) -> None:
+        """In a forked child: close the inherited descriptors."""
+        self._lock = threading.Lock()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._close_folder()
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
+
+
+def _short(folder: Path, descriptor: int, name: str) -> str:
+    """A path to a mailbox that fits into a socket's address, however deep the folder lies."""
+    path = str(folder / name)
+    if len(os.fsencode(path)) <= LONGEST_ADDRESS:
+        return path
+    return str(_SHORT_WAY / str(descriptor) / name)
+
+
+def _same(folder: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(folder.stat(), os.fstat(descriptor))
+    except OSError:
+        return False
+
+
+def _somebody_at(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True  # not known to be gone
+    return True
+
+
+def _most_queued() -> int:
+    try:
+        return int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 1  # elsewhere the limit is in bytes: always look for the mark
+
+
+class BlockingWaiting:
+    """Each thread that waits has a mailbox of its own and sleeps on it."""
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._mailboxes: weakref.WeakSet[Mailbox] = weakref.WeakSet()
+
+    def address(self) -> str:
+        """The calling thread's mailbox."""
+        mailbox: Mailbox | None = getattr(self._local, "mailbox", None)
+        if mailbox is None or mailbox.closed:
+            mailbox = self._local.mailbox = self._post.open_mailbox()
+            with self._lock:
+                self._mailboxes.add(mailbox)
+        return mailbox.address
+
+    async def wait(self, holder: str, seconds: float) -> None:
+        """Block the thread until there is mail for this holder."""
+        mailbox: Mailbox | None = getattr(self._local, "mailbox", None)
+        if mailbox is None or mailbox.closed:
+            return
+        deadline = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(mailbox.descriptor, select.POLLIN)
+        while holder not in mailbox.early and not mailbox.closed:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            poll.poll(left * 1000)
+            woken, more = mailbox.read()
+            mailbox.keep(woken)
+            if more:
+                return
+        mailbox.early.pop(holder, None)
+
+    def close(self) -> None:
+        """Remove the mailboxes of all threads."""
+        with self._lock:
+            mailboxes = list(self._mailboxes)
+        for mailbox in mailboxes:
+            mailbox.close()
+        self._post.close()
+
+    def forked(self) -> None:
+        """In a forked child: leave the parent's mailboxes alone."""
+        self._local, self._lock, self._mailboxes = threading.local(), threading.Lock(), weakref.WeakSet()
+        self._post.forked()
+
+
+class Asking:
+    """Where nobody can be woken: ask again after a short, random pause."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def address(self) -> str:
+        """Nowhere."""
+        return ""
+
+    async def wait(self, holder: str, seconds: float) -> None:  # noqa: ARG002 -- nobody is told about this holder
+        """Pause for a moment."""
+        await self._world.sleep(min(seconds, 0.05 + 0.2 * self._world.chance()))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def forked(self) -> None:
+        """Nothing was inherited."""

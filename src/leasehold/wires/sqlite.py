@@ -1,0 +1,297 @@
+"""A lease file as one engine uses it: a pool of connections, and the loop that carries out a step.
+
+Nothing here waits inside SQLite: a step that finds somebody else writing has done nothing, and is tried again after a
+pause that belongs to the caller's world.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from leasehold.core.worlds import World
+from leasehold.errors import EngineUnavailable, LeaseholdError
+from leasehold.wires.boot_clock import Clock, system_clock
+from leasehold.wires.sqlite_connection import Connection, busy_too_long, connect, explained, is_busy
+from leasehold.wires.sqlite_file import LeaseFile, Mount, ReadMounts
+from leasehold.wires.sqlite_rows import Record
+from leasehold.wires.sqlite_upkeep import raise_ceiling
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.000_05, 0.005
+SHORTEST_OPENING = 0.1
+"""Even a caller in a hurry lets the file be opened, in seconds."""
+LONGEST_FORK_DELAY = 1.0
+MOST_IDLE = 16
+CHECKPOINT_EVERY = 500
+"""Steps, each of which writes a few pages."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+log = logging.getLogger("leasehold")
+
+
+class OtherThreads(Protocol):
+    """Where an event loop has work done that waits for the disk."""
+
+    async def run(self, work: Callable[[], None]) -> None:
+        """Run it, and wait for it without blocking the loop."""
+        ...
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Run it without waiting for it."""
+        ...
+
+
+class CeilingReached(Exception):
+    """A token may not be handed out before a higher ceiling is safe on the disk. Nothing was done."""
+
+    def __init__(self, token: int) -> None:
+        super().__init__(token)
+        self.token = token
+
+
+def check_ceiling(connection: Connection, record: Record) -> None:
+    """Within a transaction: raise `CeilingReached` when a token was minted that is not safe to hand out yet."""
+    token = record.entry.token
+    if record.minted and token >= connection.ceiling:
+        [connection.ceiling] = connection.execute("SELECT ceiling FROM meta").fetchone()
+        if token >= connection.ceiling:
+            raise CeilingReached(token)
+
+
+class Database:
+    """One engine's path to its lease file: a pool of connections, each lent for one step at a time."""
+
+    def __init__(
+        self, file: LeaseFile, world: World, desk: OtherThreads | None, clock: Clock | None, read_mounts: ReadMounts
+    ) -> None:
+        """Without `desk`, what waits for the disk is done on the spot."""
+        self.file, self._world, self._desk = file, world, desk
+        self._clock, self._read_mounts = clock, read_mounts
+        self._idle: list[Connection] = []
+        self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._epoch = 0
+        self._steps_since_checkpoint = 0
+        _forks.watch(self)
+
+    async def carry_out(
+        self, until: float, step: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a step on a connection, again while somebody else is writing, but not past `until`.
+
+        A step begins and commits its own transaction.
+        """
+        pause = FIRST_PAUSE
+        while True:
+            connection = self._borrow()
+            if connection is None:
+                await self._open(until)
+                continue
+            try:
+                connection.look()
+                answer = step(connection, *args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 -- raised again, unless it is to be tried again
+                unsafe_token = self._undo(connection, error, until)
+            else:
+                self._give_back(connection)
+                if self._desk is not None:
+                    self._count_steps(self._desk)
+                return answer
+            if unsafe_token:
+                await self._raise_ceiling(connection, unsafe_token, until)
+            else:
+                self._give_back(connection)
+                await self._world.sleep(pause * (0.5 + self._world.chance()))
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _undo(self, connection: Connection, error: BaseException, until: float) -> int:
+        """After a failed step: raise what the caller should see, or return if it is to be tried again.
+
+        Returns the token that is not safe to hand out yet, or 0 when somebody else was writing.
+        """
+        if isinstance(error, CeilingReached):
+            connection.abort()
+            return error.token
+        if isinstance(error, sqlite3.Error) and is_busy(error):
+            connection.abort()
+            if self._world.now() < until:
+                return 0
+            self._give_back(connection)
+            raise EngineUnavailable(busy_too_long(connection.path)) from None
+        connection.close()
+        if isinstance(error, EngineUnavailable):  # it was looking at the wrong file, and so are the others
+            self._epoch += 1
+        if isinstance(error, sqlite3.Error):
+            raise explained(error, connection.path) from error
+        raise error
+
+    def _borrow(self) -> Connection | None:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            return None
+        connection.busy = True
+        if _forks.imminent or connection.epoch != self._epoch:
+            return self._borrow_later(connection)
+        return connection
+
+    def _borrow_later(self, connection: Connection) -> Connection | None:
+        connection.busy = False
+        if connection.epoch != self._epoch:
+            connection.close()
+        else:
+            self._idle.append(connection)
+            _forks.wait()
+        return self._borrow()
+
+    def _give_back(self, connection: Connection) -> None:
+        if connection.epoch == self._epoch and len(self._idle) < MOST_IDLE:
+            connection.busy = False
+            self._idle.append(connection)
+        else:
+            connection.close()
+            connection.busy = False
+
+    async def _open(self, until: float) -> None:
+        patience = max(until - self._world.now(), SHORTEST_OPENING)
+
+        def open_one() -> None:
+            with _forks.opening:
+                connection = connect(self.file, self._clock or system_clock(), self._read_mounts, patience=patience)
+                if self._desk is not None:
+                    connection.execute("PRAGMA wal_autocheckpoint = 0")
+                connection.epoch = self._epoch
+                self._all.add(connection)
+                self._idle.append(connection)
+
+        await self._wait_for_disk(open_one)
+
+    async def _raise_ceiling(self, connection: Connection, token: int, until: float) -> None:
+        patience = max(until - self._world.now(), 0.0)
+
+        def raise_it() -> None:
+            try:
+                raise_ceiling(connection, token, patience)
+            except sqlite3.Error as error:
+                connection.close()
+                if is_busy(error):
+                    raise EngineUnavailable(busy_too_long(connection.path)) from None
+                raise explained(error, connection.path) from error
+            except BaseException:
+                connection.close()
+                raise
+            self._give_back(connection)
+
+        await self._wait_for_disk(raise_it)
+
+    async def _wait_for_disk(self, work: Callable[[], None]) -> None:
+        if self._desk is None:
+            work()
+        else:
+            await self._desk.run(work)
+
+    def _count_steps(self, desk: OtherThreads) -> None:
+        """An event loop leaves it to another thread to move commits from the log into the file, and to sync them."""
+        self._steps_since_checkpoint += 1
+        if self._steps_since_checkpoint >= CHECKPOINT_EVERY:
+            self._steps_since_checkpoint = 0
+            desk.start(self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        try:
+            with _forks.opening:
+                connection = connect(self.file, self._clock or system_clock(), self._read_mounts, patience=1.0)
+                try:
+                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                finally:
+                    connection.close()
+        except (LeaseholdError, sqlite3.Error):
+            # The next step meets the same trouble, and tells its caller.
+            log.warning("lease file %s could not be checkpointed", ascii(str(self.file.path)), exc_info=True)
+
+    async def mount(self, until: float) -> Mount | None:
+        """The file system that the file is on, where the system tells."""
+        return await self.carry_out(until, lambda connection: connection.mount)
+
+    async def close(self) -> None:
+        """Close every connection that is not in use; those in use are closed when they are given back."""
+        self._epoch += 1
+        idle, self._idle = self._idle, []
+
+        def close_all() -> None:
+            for connection in idle:
+                connection.close()
+
+        if idle:
+            await self._wait_for_disk(close_all)
+
+    def connections(self) -> list[Connection]:
+        """Every open connection, lent or not."""
+        return list(self._all)
+
+    def forked(self) -> None:
+        """In a forked child: never touch what the parent has opened."""
+        inherited = [connection for connection in self._all if connection.disown()]
+        self._epoch += len(inherited)
+        self._idle = []
+
+
+class _Forks:
+    """Keeps forks and SQLite apart: a child of a fork amid a call would find SQLite's own locks held for ever."""
+
+    def __init__(self) -> None:
+        self._databases: weakref.WeakSet[Database] = weakref.WeakSet()
+        self.imminent = False
+        self._renew_locks()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self._before, after_in_parent=self._in_parent, after_in_child=self._in_child)
+
+    def _renew_locks(self) -> None:
+        self.opening = threading.Lock()
+        """Held while a connection is being opened."""
+        self._registry = threading.Lock()
+        self._over = threading.Event()
+        self._held: list[threading.Lock] = []
+
+    def watch(self, database: Database) -> None:
+        """Take care of this database in forks."""
+        with self._registry:
+            self._databases.add(database)
+
+    def wait(self) -> None:
+        """Wait until the fork is over."""
+        self._over.wait(LONGEST_FORK_DELAY)
+
+    def _before(self) -> None:
+        self._over.clear()
+        self.imminent = True
+        deadline = time.monotonic() + LONGEST_FORK_DELAY
+        for lock in (self.opening, self._registry):
+            if lock.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
+                self._held.append(lock)
+        while self._in_use() and time.monotonic() < deadline:
+            time.sleep(0.000_2)
+
+    def _in_use(self) -> bool:
+        return any(connection.busy for database in self._databases for connection in database.connections())
+
+    def _in_parent(self) -> None:
+        while self._held:
+            self._held.pop().release()
+        self.imminent = False
+        self._over.set()
+
+    def _in_child(self) -> None:
+        self._renew_locks()
+        self.imminent = False
+        for database in list(self._databases):
+            database.forked()
+
+
+_forks = _Forks()
