@@ -1,0 +1,150 @@
+"""The command itself: finds the verb, and turns every error into one clear line and the right exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import click
+
+from leasehold import __version__
+from leasehold.cli import exits
+from leasehold.cli.exits import Interrupted
+from leasehold.cli.output import complain, guard_secrets, mask, one_line_logs, say
+from leasehold.errors import EngineError, LeaseholdError, LeaseLost, Misuse, NotAcquired
+
+# Verb -> the module that must be there for it (a verb may forward to a part that is not installed).
+_VERBS: dict[str, str | None] = {
+    "run": None,
+    "status": None,
+    "break": None,
+    "engines": None,
+    "demo": "leasehold.demo",
+    "bench": "leasehold.bench.__main__",
+    "completion": None,
+}
+_FILES = {"break": "breaking"}
+
+
+class Verbs(click.Group):
+    """Imports the file of a verb only when it is needed."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """In the order in which people need them."""
+        return [verb for verb, needs in _VERBS.items() if _is_installed(needs)]
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb, or None when there is no such verb."""
+        if cmd_name not in _VERBS or not _is_installed(_VERBS[cmd_name]):
+            return None
+        command: click.Command = importlib.import_module(f"leasehold.cli.{_FILES.get(cmd_name, cmd_name)}").command
+        return command
+
+
+def _is_installed(module: str | None) -> bool:
+    try:
+        return module is None or find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  leasehold run nightly-export -- python export.py
+  leasehold status --watch
+  leasehold break nightly-export --because "its host is gone"
+
+\b
+Environment:
+  LEASEHOLD_URL     the engine, such as redis://host:6379/0; --on goes before it
+  LEASEHOLD_DEBUG   1 shows the traceback of an error
+""",
+)
+@click.version_option(__version__, "-V", "--version", message="leasehold %(version)s")
+def verbs() -> None:
+    """Locks across processes and machines that stay correct when a holder stalls."""
+
+
+def call(arguments: Sequence[str]) -> int:
+    """Carry out one command line, and return its exit code."""
+    guard_secrets([*arguments, os.environ.get("LEASEHOLD_URL", "")])
+    one_line_logs()
+    try:
+        code = verbs.main(args=list(arguments), prog_name="leasehold", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else exits.OK
+    except Interrupted as interrupted:
+        return _end_by(interrupted)
+    except BrokenPipeError:
+        return _drop_stdout()
+    except Exception as error:  # noqa: BLE001 -- the last line of defence: one line instead of a traceback
+        if isinstance(error, click.Abort) and isinstance(error.__cause__, KeyboardInterrupt):
+            return _end_by(Interrupted(signal.SIGINT))
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    """One line on what went wrong, and its exit code."""
+    if os.environ.get("LEASEHOLD_DEBUG") == "1":
+        import traceback
+
+        sys.stderr.write(mask("".join(traceback.format_exception(error))))
+    match error:
+        case click.Abort():
+            return exits.NOTHING_DONE
+        case click.exceptions.NoArgsIsHelpError():
+            click.echo(error.format_message(), err=True)
+            return exits.USAGE
+        case click.ClickException():
+            complain(*_told(error))
+            return exits.USAGE
+        case LeaseholdError():
+            say(str(error))
+            return _code_of(error)
+        case _:
+            say(f"unexpected {type(error).__name__}: {error} (LEASEHOLD_DEBUG=1 shows where)")
+            return exits.BROKEN
+
+
+def _told(error: click.ClickException) -> tuple[str, str]:
+    """Which command, and what was wrong with its arguments."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context is not None else "leasehold"
+    return path, f"{error.format_message()} (try: {path} --help)"
+
+
+def _code_of(error: LeaseholdError) -> int:
+    match error:
+        case Misuse():
+            return exits.USAGE
+        case NotAcquired():
+            return exits.BUSY
+        case LeaseLost():
+            return exits.LOST
+        case EngineError():
+            return exits.UNREACHABLE
+        case _:
+            return exits.BROKEN
+
+
+def _end_by(interrupted: Interrupted) -> int:
+    """End by the signal itself, so that a script that called this command stops as well."""
+    sys.stdout.flush()
+    signal.signal(interrupted.signum, signal.SIG_DFL)
+    os.kill(0 if interrupted.group else os.getpid(), interrupted.signum)
+    return exits.SIGNALLED + interrupted.signum
+
+
+def _drop_stdout() -> int:
+    """Whoever read the answer has gone (``leasehold status | head``): Python must not complain about it at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    return exits.SIGNALLED + signal.SIGPIPE

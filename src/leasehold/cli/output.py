@@ -1,0 +1,124 @@
+r"""What the command says, and to whom: answers go to stdout, everything else to stderr in one line.
+
+Names and labels are foreign data: `visible` takes away what could steer a terminal. Passwords never get out: whatever
+looks like one in the arguments or in ``LEASEHOLD_URL`` is masked in every line that is written here.
+
+>>> visible("a\x1b[2Jb")
+'a\\x1b[2Jb'
+>>> mask("cannot use redis://:hunter22@host/0?password=hunter33")
+'cannot use redis://:***@host/0?password=***'
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Iterable, Sequence
+
+_MASK = "***"
+_LEAST_SECRET = 4
+"""A shorter secret is masked where a URL shows it, but not wherever its letters occur."""
+_USER_INFO = re.compile(r"(://[^\s/?#:@]*:)(\S*)(?=@)")
+_PARAMETER = re.compile(r"([?&;][^=&#\s]*(?:pass|pwd|secret|auth|key)[^=&#\s]*=)([^&#\s'\"]*)", re.IGNORECASE)
+_secrets: set[str] = set()
+
+
+def visible(text: str) -> str:
+    """Text that shows as it is: control characters, bidi marks and the like are written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def guard_secrets(texts: Iterable[str]) -> None:
+    """From now on mask the passwords that these texts contain, in each form in which they may turn up again."""
+    from urllib.parse import quote, unquote
+
+    for text in texts:
+        for pattern in (_USER_INFO, _PARAMETER):
+            for found in pattern.finditer(text):
+                plain = unquote(found[2])
+                forms = {found[2], plain, quote(plain), quote(plain, safe="")}
+                _secrets.update(form for form in forms | {ascii(f)[1:-1] for f in forms} if len(form) >= _LEAST_SECRET)
+
+
+def mask(text: str) -> str:
+    """The text without passwords: those of URLs in it, and those that were announced to `guard_secrets`."""
+    masked = _PARAMETER.sub(rf"\1{_MASK}", _USER_INFO.sub(rf"\1{_MASK}", text))
+    for secret in sorted(_secrets, key=len, reverse=True):
+        masked = _without(secret, masked)
+    return masked
+
+
+def _without(secret: str, text: str) -> str:
+    """Messages cut long values: the beginning of a secret that a cut ended is masked as well."""
+    found = text.find(secret[:_LEAST_SECRET])
+    while found >= 0:
+        size = next((n for n, (a, b) in enumerate(zip(secret, text[found:], strict=False)) if a != b), None)
+        size = min(len(secret), len(text) - found) if size is None else size
+        after = found + size
+        if size == len(secret) or text[after : after + 1] in ("", "'", '"', "…"):
+            text, after = text[:found] + _MASK + text[after:], found + len(_MASK)
+        found = text.find(secret[:_LEAST_SECRET], after)
+    return text
+
+
+def say(message: str) -> None:
+    """One line for people, on stderr."""
+    _write_line(f"leasehold: {message}")
+
+
+def complain(command: str, message: str) -> None:
+    """One line on what was wrong, on stderr."""
+    _write_line(f"{command}: {message}")
+
+
+def _write_line(line: str) -> None:
+    try:
+        sys.stderr.write(visible(mask(" ".join(line.split()))) + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return  # nobody listens (a closed terminal); the exit code still tells
+
+
+def one_line_logs() -> None:
+    """Let what the library logs or warns of look like the rest."""
+    import warnings
+
+    class OneLine(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(record.getMessage())
+
+    logger = logging.getLogger("leasehold")
+    logger.handlers = [OneLine(logging.WARNING)]
+    logger.propagate = False
+
+    def show(message: Warning | str, *_where: object) -> None:
+        say(f"warning: {message}")
+
+    warnings.showwarning = show  # type: ignore[assignment]  # the place in the source is of no use to people
+
+
+def duration(seconds: float) -> str:
+    """A duration for people: ``4.2s``, ``3m 05s``, ``2h 10m``, ``3d 4h``."""
+    if seconds < 60:
+        return f"{max(seconds, 0.0):.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {rest:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes:02d}m" if hours < 48 else f"{hours // 24}d {hours % 24}h"
+
+
+def write_json(value: object) -> None:
+    """One object on one line of stdout, in plain ASCII, so that nothing in it can steer a terminal."""
+    import json
+
+    sys.stdout.write(json.dumps(value, separators=(", ", ": ")) + "\n")
+    sys.stdout.flush()
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a list in a sentence."""
+    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else "".join(words)

@@ -1,0 +1,308 @@
+"""``leasehold run``: a program under a lease."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from leasehold.cli import exits, on_lost
+from leasehold.cli.exits import Interrupted
+from leasehold.cli.options import client, engine_options, read_duration, read_name
+from leasehold.cli.output import say
+from leasehold.errors import EngineError, LeaseholdError, LeaseLost, NotAcquired, quoted, seconds_text
+
+if TYPE_CHECKING:
+    from leasehold import Lease, Leasehold, Lock
+    from leasehold.cli.guard import Guard
+    from leasehold.cli.on_lost import Steps, Window
+    from leasehold.cli.supervise import Ending
+
+_TELL_OF_WAIT_AFTER = 1.0
+_ENDS_A_WAIT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _read_steps(_ctx: click.Context, param: click.Parameter, value: str) -> Steps:
+    try:
+        return on_lost.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param=param) from None
+
+
+@click.command(
+    "run",
+    short_help="Run a program under a lease.",
+    epilog="""\b
+Examples:
+  leasehold run nightly-export -- python export.py
+  leasehold run deploy --ttl 60 --wait 10m -- ./deploy.sh production
+  leasehold run report --shared -- ./report.sh
+  leasehold run crawler --permits 3 --longest-hold 1h -- ./crawl
+  LEASEHOLD_URL=redis://db1/0 leasehold run nightly-export --quiet -- ./export.sh
+
+\b
+The program's environment:
+  LEASEHOLD_TOKEN     the fencing token; send it along with every write
+  LEASEHOLD_NAME      the name
+  LEASEHOLD_TTL       how many seconds the lease lasts from each renewal
+  LEASEHOLD_DEADLINE  until when the lease is valid without any renewal, on the
+                      system's clock since boot (first number in /proc/uptime)
+
+\b
+Exit codes:
+  the program's own; 128+n when signal n ended it
+  64   the arguments cannot be right
+  75   the name was not free within --wait; the program did not run
+  77   the lease was lost, and the program was ended
+  78   the engine could not be reached; the program did not run
+  126  the program cannot be executed       127  the program was not found
+""",
+)
+@click.argument("name", callback=read_name, metavar="NAME")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGUMENT]...")
+@engine_options
+@click.option(
+    "--ttl",
+    callback=read_duration,
+    default="30",
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the lease lasts without a renewal. It is renewed at a third of it.",
+)
+@click.option(
+    "--wait",
+    callback=read_duration,
+    default="0",
+    show_default="0: try once",
+    metavar="SECONDS",
+    help="How long to wait for the name.",
+)
+@click.option(
+    "--on-lost",
+    "steps",
+    callback=_read_steps,
+    default=on_lost.DEFAULT,
+    show_default=True,
+    metavar="STEPS",
+    help="How to end the program when the lease cannot be kept: signals and the seconds to wait after each, "
+    "counted back from the deadline. SIGKILL always comes in time.",
+)
+@click.option(
+    "--longest-hold",
+    callback=read_duration,
+    metavar="SECONDS",
+    help="End the program after so long, so that a hung one does not hold the name for ever.",
+)
+@click.option(
+    "--purpose",
+    type=click.Choice(["efficiency", "correctness"]),
+    default="efficiency",
+    show_default=True,
+    help="With correctness, an engine that cannot keep tokens increasing is refused.",
+)
+@click.option("--shared", is_flag=True, help="Hold the name together with other --shared holders.")
+@click.option("--permits", type=int, metavar="N", help="Let up to N hold the name at once.")
+@click.option("--label", metavar="TEXT", help="Who holds it, for people; by default the program's name.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing when the name is busy; exit code 75 tells.")
+@click.option("-v", "--verbose", is_flag=True, help="Say what happens to the lease.")
+def command(
+    *,
+    name: str,
+    program: tuple[str, ...],
+    on: str | None,
+    namespace: str,
+    steps: Steps,
+    label: str | None,
+    quiet: bool,
+    verbose: bool,
+    **terms: Any,
+) -> int:
+    """Run PROGRAM while holding the lease on NAME, and return its exit code.
+
+    The program never runs without the lease: when the lease cannot be kept, the program and everything in its process
+    group is ended before the lease is over. Its standard streams and signals are its own.
+    """
+    from leasehold.cli.on_lost import Window
+
+    _check(program, terms, quiet=quiet, verbose=verbose)
+    missing = _why_not_executable(program[0])
+    if missing is not None:
+        say(missing[1])
+        return missing[0]
+    with client(on, namespace, label=label or _label(program[0])) as locks:
+        lock = _lock(locks, name, terms)
+        window = Window(terms["ttl"], terms["longest_hold"])
+        run = _Run(program, lock, steps.fitted(window), window, verbose=verbose)
+        _tell_of_shortening(steps, run.steps, verbose=verbose)
+        return run.call(locks, quiet=quiet, wait=terms["wait"])
+
+
+class _Run:
+    """One call: guard, lease, program, in this order, and back."""
+
+    def __init__(self, program: Sequence[str], lock: Lock, steps: Steps, window: Window, *, verbose: bool) -> None:
+        self.program, self.lock, self.steps, self.window = program, lock, steps, window
+        self._verbose = verbose
+
+    def call(self, locks: Leasehold, *, quiet: bool, wait: float) -> int:
+        from leasehold.cli.guard import Guard
+
+        guard = Guard(self.steps, self.window)
+        try:
+            lease = self._acquire(locks, wait)
+            self._tell(f"holds {quoted(lease.name)} with token {lease.token}")
+            return self._under(lease, guard)
+        except NotAcquired as busy:
+            if not quiet:
+                say(str(busy))
+            return exits.BUSY
+        finally:
+            guard.dismiss()
+
+    def _acquire(self, locks: Leasehold, wait: float) -> Lease:
+        from leasehold.cli.wakeups import interruptible
+
+        patience = threading.Timer(_TELL_OF_WAIT_AFTER, _tell_of_wait, [locks, self.lock.name, wait])
+        patience.daemon = True
+        lease = None
+        try:
+            with interruptible(_ENDS_A_WAIT):
+                if wait > _TELL_OF_WAIT_AFTER and (self._verbose or sys.stderr.isatty()):
+                    patience.start()
+                lease = self.lock.acquire()
+            return lease  # noqa: RET504 -- known to the handler below as soon as it is held
+        except Interrupted:
+            if lease is not None:
+                lease.release()
+            raise
+        finally:
+            patience.cancel()
+
+    def _under(self, lease: Lease, guard: Guard) -> int:
+        from leasehold.cli.supervise import NotStarted, Supervisor
+
+        try:
+            ending = Supervisor(lease, self.steps, self.window, guard).run(self.program, _environment(lease))
+        except NotStarted as failure:
+            lease.release()
+            code, message = _not_started(self.program[0], failure.cause)
+            say(message)
+            return code
+        lost = self._give_back(lease, ending)
+        if lost:
+            self._tell(f"the program's own exit code was {ending.code}")
+            return exits.LOST
+        if ending.interrupted:
+            raise Interrupted(signal.SIGINT, group=ending.had_terminal)
+        return ending.code
+
+    def _give_back(self, lease: Lease, ending: Ending) -> bool:
+        """Release what is still held; returns whether the lease was lost."""
+        if not ending.gone:
+            say(f"some of the program cannot be ended; the lease on {quoted(lease.name)} is left to run out")
+            return ending.lost is not None
+        try:
+            lease.release()
+            self._tell(f"released {quoted(lease.name)}")
+        except LeaseLost as loss:
+            if ending.lost is None:
+                say(f"{loss}; the program's exit code was {ending.code}")
+            return True
+        except EngineError as error:
+            if ending.lost is None:
+                say(f"{quoted(lease.name)} could not be released and ends by itself in {lease.ttl:g} s: {error}")
+        return ending.lost is not None
+
+    def _tell(self, message: str) -> None:
+        if self._verbose:
+            say(message)
+
+
+def _check(program: Sequence[str], terms: dict[str, Any], *, quiet: bool, verbose: bool) -> None:
+    if not hasattr(os, "fork"):
+        raise click.UsageError("needs a system with process groups (Linux, macOS)")
+    if not program or not program[0]:
+        raise click.UsageError("say which program to run, after --, as in: leasehold run nightly-export -- ./export.sh")
+    if any("\0" in word for word in program):
+        raise click.UsageError("an argument of the program contains a NUL character, which no program can be given")
+    if terms["shared"] and terms["permits"] is not None:
+        raise click.UsageError("--shared and --permits exclude each other: a name is one or the other")
+    if quiet and verbose:
+        raise click.UsageError("--quiet and --verbose exclude each other")
+
+
+def _lock(locks: Leasehold, name: str, terms: dict[str, Any]) -> Lock:
+    common = {key: terms[key] for key in ("ttl", "wait", "longest_hold", "purpose")}
+    if terms["shared"]:
+        return locks.shared(name, **common)
+    if terms["permits"] is not None:
+        return locks.permits(name, of=terms["permits"], **common)
+    return locks.lock(name, **common)
+
+
+def _label(program: str) -> str:
+    return "".join(c for c in Path(program).name if c.isalnum() or c in "._-")[:32] or "program"
+
+
+def _environment(lease: Lease) -> dict[str, str]:
+    return {
+        **os.environ,
+        "LEASEHOLD_NAME": lease.name,
+        "LEASEHOLD_TOKEN": str(lease.token),
+        "LEASEHOLD_TTL": f"{lease.ttl:g}",
+        "LEASEHOLD_DEADLINE": f"{lease.valid_until - 0.001:.3f}",  # never rounded up
+    }
+
+
+def _tell_of_wait(locks: Leasehold, name: str, wait: float) -> None:
+    try:
+        status = locks.status(name)
+    except LeaseholdError as error:
+        say(f"waiting up to {seconds_text(wait)} for {quoted(name)}: {error}")
+        return
+    holders = [holder.about for holder in status.holders] if status is not None else []
+    by = f", held by {holders[0]}" + (f" and {len(holders) - 1} more" if len(holders) > 1 else "") if holders else ""
+    say(f"waiting up to {seconds_text(wait)} for {quoted(name)}{by}")
+
+
+def _tell_of_shortening(asked: Steps, fitted: Steps, *, verbose: bool) -> None:
+    if fitted is asked or not (verbose or asked != on_lost.parse(on_lost.DEFAULT)):
+        return
+    say(
+        f"the steps of --on-lost take {fitted.total:.3g} s instead of {asked.total:.3g} s: they must fit into two "
+        "fifths of the TTL (or of the longest hold); raise --ttl to give the program longer"
+    )
+
+
+# Programs that cannot be started
+
+
+def _why_not_executable(program: str) -> tuple[int, str] | None:
+    """Look before taking the lease: a typing error should be told at once, however long the queue is."""
+    found = False
+    for path in [Path(program)] if "/" in program else [Path(folder) / program for folder in os.get_exec_path()]:
+        try:
+            if path.is_file() and os.access(path, os.X_OK):
+                return None
+            found = found or path.exists()
+        except OSError:
+            continue
+    return _not_started(program, PermissionError() if found else FileNotFoundError())
+
+
+def _not_started(program: str, error: OSError) -> tuple[int, str]:
+    if isinstance(error, FileNotFoundError):
+        where = "" if "/" in program else " on PATH"
+        return exits.NOT_FOUND, f"the program {quoted(program)} was not found{where}"
+    if error.errno == errno.ENOEXEC:
+        why = "it is neither a binary nor a script with an interpreter line (#!)"
+    else:
+        why = error.strerror or "it is not an executable file"
+    return exits.NOT_EXECUTABLE, f"the program {quoted(program)} cannot be executed: {why}"

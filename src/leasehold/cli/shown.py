@@ -1,0 +1,128 @@
+"""How the state of names is shown: as data for scripts, as tables for people."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from leasehold.cli.output import duration, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from leasehold import HolderStatus, NameStatus, WaiterStatus
+
+_WIDE = 10_000
+"""Where no person looks, lines are not broken."""
+
+
+def as_data(status: NameStatus) -> dict[str, Any]:
+    """One name for scripts. Tokens are text, since many readers of JSON cannot keep 63 bits of a number."""
+    return {
+        "name": status.name,
+        "token": str(status.token),
+        "closed_for": round(status.closed_for, 3),
+        "holders": [
+            {
+                "holder": holder.about,
+                "token": str(holder.token),
+                "mode": holder.mode,
+                "held_for": round(holder.held_for, 3),
+                "expires_in": round(holder.expires_in, 3),
+            }
+            for holder in status.holders
+        ],
+        "waiters": [
+            {
+                "waiter": waiter.about,
+                "mode": waiter.mode,
+                "waited_for": round(waiter.waited_for, 3),
+                "patience_left": round(waiter.patience_left, 3),
+            }
+            for waiter in status.waiters
+        ],
+    }
+
+
+def console(*, err: bool = False) -> Console:
+    """Where tables go. In a pipe nothing is cut or coloured."""
+    from rich.console import Console
+
+    stream = sys.stderr if err else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+
+
+def overview(statuses: Iterable[NameStatus], *, most_rows: int | None = None) -> Table:
+    """One line a holder."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("NAME", overflow="ellipsis", no_wrap=True, min_width=8)
+    table.add_column("HOLDER", overflow="ellipsis", no_wrap=True, min_width=8)
+    for heading in ("TOKEN", "HELD FOR", "TIME LEFT"):
+        table.add_column(heading, no_wrap=True, justify="right")
+    table.add_column("WAITERS", overflow="ellipsis", no_wrap=True)
+    rows = [row for status in statuses for row in _rows(status)]
+    shown = rows if most_rows is None or len(rows) <= most_rows else rows[: max(most_rows - 1, 0)]
+    for row in shown:
+        table.add_row(*(Text(cell) for cell in row))
+    if len(shown) < len(rows):
+        table.add_row(Text(f"… {len(rows) - len(shown)} more lines", style="dim"))
+    return table
+
+
+def _rows(status: NameStatus) -> list[tuple[str, str, str, str, str, str]]:
+    name, waiters = visible(status.name), _waiters_in_short(status.waiters)
+    if not status.holders:
+        state = f"closed for {duration(status.closed_for)}" if status.closed_for else "free"
+        return [(name, state, str(status.token), "", "", waiters)]
+    rows = []
+    for holder in status.holders:
+        times = duration(holder.held_for), duration(holder.expires_in)
+        rows.append((name, _holder(holder), str(holder.token), *times, waiters))
+        name = waiters = ""
+    return rows
+
+
+def _holder(holder: HolderStatus) -> str:
+    return visible(holder.about) + ("" if holder.mode == "exclusive" else f" ({holder.mode})")
+
+
+def _waiters_in_short(waiters: tuple[WaiterStatus, ...]) -> str:
+    if not waiters:
+        return "0"
+    return f"{len(waiters)}, next {visible(waiters[0].about)}"
+
+
+def details(status: NameStatus, *, most_waiters: int = 20) -> Table:
+    """All that is known of one name."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(Text(visible(status.name), style="bold", overflow="fold"), Text(_state(status)))
+    for holder in status.holders:
+        times = f"for {duration(holder.held_for)}, {duration(holder.expires_in)} left"
+        table.add_row(Text("  holder"), Text(f"{_holder(holder)}  token {holder.token}  {times}"))
+    for place, waiter in enumerate(status.waiters[:most_waiters], start=1):
+        times = f"for {duration(waiter.waited_for)}, gives up in {duration(waiter.patience_left)}"
+        mode = "" if waiter.mode == "exclusive" else f" ({waiter.mode})"
+        table.add_row(Text(f"  waiter {place}"), Text(f"{visible(waiter.about)}{mode}  {times}"))
+    if len(status.waiters) > most_waiters:
+        table.add_row(Text(""), Text(f"… and {len(status.waiters) - most_waiters} more waiters"))
+    return table
+
+
+def _state(status: NameStatus) -> str:
+    if status.holders:
+        return "held"
+    if status.closed_for:
+        return f"closed for {duration(status.closed_for)} more, after a lease on it was lost"
+    return f"free; its latest token was {status.token}" if status.token else "free"
