@@ -26,6 +26,7 @@ from leasehold.errors import (
     OutcomeUnknown,
     StaleToken,
     TokenJump,
+    TokenUsed,
     TooManyWaiters,
     VersionConflict,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "Several",
     "StaleToken",
     "TokenJump",
+    "TokenUsed",
     "TooManyWaiters",
     "VersionConflict",
     "WaiterStatus",
