@@ -44,7 +44,8 @@ class Desk:
 
     async def hold(self, terms: Terms, attempt: Attempt, wait: float, make: MakeLease[L]) -> L:
         """Acquire one name, and have the keeper watch over it."""
-        await self._check_purpose(terms.purpose)
+        if terms.purpose not in self._purposes_checked:
+            await self._check_purpose(terms.purpose)
         if not wait:
             held = await acquire(self.engine, attempt, wait=0.0, request_timeout=self.request_timeout)
             return self._kept(held, terms, make)
@@ -59,7 +60,9 @@ class Desk:
         self, terms: dict[str, Terms], attempts: list[Attempt], wait: float, make: MakeLease[L]
     ) -> list[L]:
         """Acquire several names, all or nothing."""
-        await self._check_purpose(next(iter(terms.values())).purpose)
+        purpose = next(iter(terms.values())).purpose
+        if purpose not in self._purposes_checked:
+            await self._check_purpose(purpose)
         leases: list[L] = []
 
         def keep(held: Held) -> None:
@@ -74,9 +77,8 @@ class Desk:
         return leases
 
     async def _check_purpose(self, purpose: Purpose) -> None:
-        if purpose not in self._purposes_checked:
-            await self.engine.check_purpose(purpose, until=self.engine.world.now() + self.request_timeout)
-            self._purposes_checked.add(purpose)
+        await self.engine.check_purpose(purpose, until=self.engine.world.now() + self.request_timeout)
+        self._purposes_checked.add(purpose)
 
     def _join_waiters(self, attempt: Attempt) -> None:
         if len(self._waiting) >= self._most_waiters:

@@ -82,93 +82,97 @@ class Suspicion:
         return Suspect(self._watched.token, self._watched.beat)
 
 
-class Acquiring:
-    """The state of one `acquire` while it runs."""
+class Waiting:
+    """An `acquire` that was not granted at once: what it knows, and how it passes the time until it asks again."""
 
-    def __init__(self, engine: Engine, attempt: Attempt, wait: float, request_timeout: float) -> None:
-        """Count the wait from now."""
-        self.engine, self.world, self.attempt, self.wait = engine, engine.world, attempt, wait
-        self.request_timeout = request_timeout
-        self.give_up_at = self.world.now() + wait
-        self.backoff = Backoff(self.world)
-        self.suspicion = Suspicion(self.world)
-        self.incumbent: Incumbent | None = None
-        self.failure: EngineError | None = None
+    def __init__(self, engine: Engine, attempt: Attempt, wait: float, give_up_at: float) -> None:
+        """Nothing is known yet."""
+        self._engine, self._world, self._attempt, self._wait = engine, engine.world, attempt, wait
+        self._give_up_at = give_up_at
+        self._backoff, self._suspicion = Backoff(self._world), Suspicion(self._world)
+        self._incumbent: Incumbent | None = None
+        self._failure: EngineError | None = None
 
-    async def ask(self) -> tuple[Grant | Busy | None, float]:
-        """Send one request; returns its answer (None when there was none) and when it was sent."""
-        sent_at = self.world.now()
-        left = self.give_up_at - sent_at
-        budget = min(self.request_timeout, max(left, SHORTEST_REQUEST)) if self.wait else self.request_timeout
-        was_exposed, self.attempt.exposed = self.attempt.exposed, True
-        try:
-            answer = await self.engine.take(
-                self.attempt.want,
-                until=sent_at + budget,
-                patience=max(left, 0.0) if self.wait else None,
-                suspect=self.suspicion.suspect,
-            )
-        except EngineUnavailable as error:
-            self.failure, self.attempt.exposed = error, was_exposed
-            return None, sent_at
-        except OutcomeUnknown as error:
-            self.failure = error
-            return None, sent_at
-        self.failure = None
-        return answer, sent_at
+    @property
+    def suspect(self) -> Suspect | None:
+        """The incumbent, once it is proved to be gone."""
+        return self._suspicion.suspect
 
-    async def give_up(self) -> Exception:
+    async def pass_time_after(self, answer: Grant | Busy | EngineError) -> None:
+        """Return when it is time to ask again; raise when the caller's patience has ended."""
+        self._failure = answer if isinstance(answer, EngineError) else None
+        if isinstance(answer, Busy):
+            self._incumbent = answer.incumbent
+            self._suspicion.watch(answer.incumbent)
+            self._attempt.exposed = self._wait > 0
+        if self._world.now() >= self._give_up_at:
+            raise await self._give_up()
+        if isinstance(answer, Busy):
+            await self._rest(answer)
+        elif self._failure is not None:
+            await self._backoff.sleep(self._give_up_at)
+
+    async def _give_up(self) -> Exception:
         """Leave nothing behind, and say why it failed."""
-        want = self.attempt.want
-        if self.attempt.exposed:
+        want = self._attempt.want
+        if self._attempt.exposed:
             try:
-                await self.engine.release(want.name, want.holder, until=self.world.now() + GRACE)
-                self.attempt.exposed = False
+                await self._engine.release(want.name, want.holder, until=self._world.now() + GRACE)
+                self._attempt.exposed = False
             except EngineError as error:
-                self.failure = self.failure or error
-        if self.failure is not None:
-            self.failure.name = want.name
-            return self.failure
-        about = self.incumbent.about if self.incumbent else None
-        token = self.incumbent.token if self.incumbent else None
-        return NotAcquired(want.name, wait=self.wait, holder=about, token=token)
+                self._failure = self._failure or error
+        if self._failure is not None:
+            self._failure.name = want.name
+            return self._failure
+        about = self._incumbent.about if self._incumbent else None
+        token = self._incumbent.token if self._incumbent else None
+        return NotAcquired(want.name, wait=self._wait, holder=about, token=token)
 
-    async def rest(self, busy: Busy) -> None:
+    async def _rest(self, busy: Busy) -> None:
         """Wait for news, for the time at which asking makes sense, or for the end of the caller's patience."""
         ask_again = busy.ask_again
-        proved_in = self.suspicion.proved_in
+        proved_in = self._suspicion.proved_in
         if proved_in is not None:
             ask_again = min(ask_again, max(proved_in, 0.001))
-        await self.engine.wait(self.attempt.want, min(self.world.now() + ask_again, self.give_up_at))
+        await self._engine.wait(self._attempt.want, min(self._world.now() + ask_again, self._give_up_at))
 
 
 async def acquire(engine: Engine, attempt: Attempt, *, wait: float, request_timeout: float) -> Held:
     """Take the name within `wait` seconds, or raise `NotAcquired`, or the engine's own error."""
-    run = Acquiring(engine, attempt, wait, request_timeout)
+    world, want = engine.world, attempt.want
+    sent_at = world.now()
+    give_up_at = sent_at + wait
+    waiting: Waiting | None = None  # most are granted at once, and pay for nothing else
+    answer: Grant | Busy | EngineError
     while True:
-        answer, sent_at = await run.ask()
+        left = give_up_at - sent_at
+        was_exposed, attempt.exposed = attempt.exposed, True
+        try:
+            answer = await engine.take(
+                want,
+                until=sent_at + (min(request_timeout, max(left, SHORTEST_REQUEST)) if wait else request_timeout),
+                patience=max(left, 0.0) if wait else None,
+                suspect=waiting.suspect if waiting else None,
+            )
+        except EngineUnavailable as error:
+            answer, attempt.exposed = error, was_exposed
+        except OutcomeUnknown as error:
+            answer = error
         if isinstance(answer, Grant):
             held = Held(
-                attempt.want,
+                want,
                 answer.token,
                 sent_at=sent_at if answer.since is None else min(sent_at, answer.since),
-                world=engine.world,
+                world=world,
                 extra_margin=engine.facts.extra_margin,
             )
-            if not held.lost:
+            if world.now() < held.valid_until:
                 return held
             # The answer came after the deadline that it carries, so it must not be used. Asked again, the engine
             # starts the TTL of its own holder anew.
-        elif answer is not None:
-            run.incumbent = answer.incumbent
-            run.suspicion.watch(answer.incumbent)
-            attempt.exposed = wait > 0
-        if engine.world.now() >= run.give_up_at:
-            raise await run.give_up()
-        if answer is None:
-            await run.backoff.sleep(run.give_up_at)
-        elif isinstance(answer, Busy):
-            await run.rest(answer)
+        waiting = waiting or Waiting(engine, attempt, wait, give_up_at)
+        await waiting.pass_time_after(answer)
+        sent_at = world.now()
 
 
 async def release(engine: Engine, held: Held, *, request_timeout: float) -> None:
@@ -185,7 +189,8 @@ async def release(engine: Engine, held: Held, *, request_timeout: float) -> None
     held.end(RELEASED)
     world, want = engine.world, held.want
     give_up_at = world.now() + request_timeout
-    backoff, uncertain = Backoff(world), False
+    backoff: Backoff | None = None
+    uncertain = False
     while True:
         try:
             was_held = await engine.release(want.name, want.holder, until=give_up_at)
@@ -194,6 +199,7 @@ async def release(engine: Engine, held: Held, *, request_timeout: float) -> None
             if world.now() >= give_up_at:
                 error.name, error.token = want.name, held.token
                 raise
+            backoff = backoff or Backoff(world)
             await backoff.sleep(give_up_at)
             continue
         if not (was_held or uncertain):
