@@ -1,0 +1,9 @@
+"""The contract that every engine keeps."""
+
+from leasehold.testing.contract.fencing import *
+from leasehold.testing.contract.keeping import *
+from leasehold.testing.contract.kinds import *
+from leasehold.testing.contract.outages import *
+from leasehold.testing.contract.releasing import *
+from leasehold.testing.contract.taking import *
+from leasehold.testing.stage import make_stage as make_stage

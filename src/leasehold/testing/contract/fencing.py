@@ -1,0 +1,163 @@
+"""Tokens, and what they are for: a holder that died or stalled, its successor, and who may write."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from leasehold import Capability
+from leasehold.testing.processes import Refusal
+from leasehold.testing.stage import Stage, scenario
+from leasehold.worlds import boot_clock
+
+
+@scenario()
+async def test_tokens_increase_over_release_expiry_and_new_clients(stage: Stage) -> None:
+    name, tokens = stage.name(), []
+    for _ in range(3):
+        locks = stage.client()
+        for _ in range(3):
+            async with locks.lock(name, ttl=stage.ttl, wait=0) as lease:
+                tokens.append(lease.token)
+                await lease.extend()
+                assert lease.token == tokens[-1], "a renewal keeps its token"
+        await locks.close()
+    lost = await stage.client().lock(name, ttl=stage.ttl, renew=False).acquire()
+    tokens.append(lost.token)
+    async with stage.client().lock(name, ttl=stage.ttl, wait=stage.ttl + 5) as lease:
+        tokens.append(lease.token)
+    assert tokens == sorted(set(tokens))
+    assert all(0 < token < 2**53 for token in tokens), "exact in every language that a fence may be written in"
+
+
+@scenario("restart", Capability.TOKEN_SURVIVES_RESTART)
+async def test_tokens_increase_over_a_restart_of_the_engine(stage: Stage) -> None:
+    locks, name, tokens = stage.client(), stage.name(), []
+    for _ in range(2):
+        async with locks.lock(name, ttl=stage.ttl, wait=5) as lease:
+            tokens.append(lease.token)
+        await stage.restart()
+        async with locks.lock(name, ttl=stage.ttl, wait=5) as lease:
+            tokens.append(lease.token)
+        async with stage.client().lock(name, ttl=stage.ttl, wait=5) as lease:
+            tokens.append(lease.token)
+    assert tokens == sorted(set(tokens))
+
+
+@scenario("wipe", Capability.TOKEN_SURVIVES_DATA_LOSS)
+async def test_tokens_increase_when_the_engine_lost_its_data(stage: Stage) -> None:
+    locks, name, tokens = stage.client(), stage.name(), []
+    for _ in range(3):
+        lease = await locks.lock(name, ttl=stage.ttl, wait=5).acquire()
+        tokens.append(lease.token)
+        await stage.wipe()
+        assert await lease.wait_lost(), "the engine forgot the lease, and its holder hears of it"
+    assert tokens == sorted(set(tokens))
+
+
+@scenario()
+async def test_a_killed_holder_is_followed_within_its_ttl(stage: Stage) -> None:
+    """With kill -9, for one who waits already and for one who comes later."""
+    name, later_name = stage.name(), stage.name()
+    worker = await stage.worker()
+    granted = [await worker.do("acquire", name=one, ttl=stage.ttl) for one in (name, later_name)]
+    waiting = asyncio.create_task(stage.client().lock(name, ttl=stage.ttl, wait=20).acquire())
+    await asyncio.sleep(stage.ttl)
+    assert not waiting.done(), "the worker renews while it lives"
+    await worker.kill()
+    killed_at = boot_clock()
+    leases = await asyncio.gather(waiting, stage.client().lock(later_name, ttl=stage.ttl, wait=20).acquire())
+    took = boot_clock() - killed_at
+    assert took <= stage.ttl + 0.5 + stage.slack
+    for grant, lease in zip(granted, leases, strict=True):
+        assert lease.token > grant["token"]
+        await lease.release()
+
+
+@scenario()
+async def test_a_stalled_holder_is_overtaken_told_and_refused(stage: Stage) -> None:
+    """The story that this library exists for: stopped past the TTL, overtaken, thawed, and its write refused."""
+    name, resource = stage.name(), stage.resource
+    stalled, other = await stage.workers(2)
+    first = await stalled.do("acquire", name=name, ttl=stage.ttl)
+    await stalled.do("write", name=name, value="first")
+    stalled.stop()
+    second = await other.do("acquire", name=name, ttl=stage.ttl, wait=stage.ttl + 5)
+    assert second["token"] > first["token"]
+    assert second["at"] > first["valid_until"]
+    await other.do("write", name=name, value="second")
+    stalled.thaw()
+    with pytest.raises(Refusal, match="LeaseLost"):
+        await stalled.do("check", name=name)
+    told = await stalled.do("await_loss", name=name)
+    assert told["by_event"]
+    with pytest.raises(Refusal, match="StaleToken"):
+        await stalled.do("write", name=name, value="stale")
+    await stalled.do("write_unchecked", value="stale")
+    with pytest.raises(Refusal, match="LeaseLost"):
+        await stalled.do("release", name=name)
+    await other.do("check", name=name)
+    await other.do("write", name=name, value="second again")
+    await other.do("release", name=name)
+    assert resource.values("fenced") == ["first", "second", "second again"]
+    assert resource.values("plain") == ["stale"], "without a fence at the resource nothing stops it"
+
+
+@scenario()
+async def test_a_stalled_block_ends_with_the_loss_or_with_its_own_error(stage: Stage) -> None:
+    quiet, loud = stage.name(), stage.name()
+    stalled, other = await stage.workers(2)
+    assert stage.resource.values("fenced") == []
+    _, quiet_end = await stalled.enter(name=quiet, ttl=stage.ttl)
+    _, loud_end = await stalled.enter(name=loud, ttl=stage.ttl, write="stale")
+    stalled.stop()
+    await other.do("acquire", name=quiet, ttl=stage.ttl, wait=stage.ttl + 5)
+    await other.do("acquire", name=loud, ttl=stage.ttl, wait=stage.ttl + 5)
+    await other.do("write", name=loud, value="new")
+    stalled.thaw()
+    await stalled.do("leave", name=quiet)
+    await stalled.do("leave", name=loud)
+    with pytest.raises(Refusal) as quietly:
+        await quiet_end
+    assert quietly.value.error == "LeaseLost"
+    with pytest.raises(Refusal) as loudly:
+        await loud_end
+    assert loudly.value.error == "StaleToken", "the loss must not hide the body's own error"
+    assert any("lost" in note for note in loudly.value.notes)
+    await other.do("check", name=quiet)
+    await other.do("check", name=loud)
+    assert stage.resource.values("fenced") == ["new"]
+
+
+@scenario(Capability.LOCK_DELAY)
+async def test_a_name_stays_closed_after_a_loss_and_not_after_a_release(stage: Stage) -> None:
+    locks, delay = stage.client(), stage.ttl * 2
+    released, lost, broken = stage.name(), stage.name(), stage.name()
+    lease = await locks.lock(released, ttl=stage.ttl, lock_delay=delay).acquire()
+    await lease.release()
+    await (await stage.client().lock(released, ttl=stage.ttl, wait=0).acquire()).release()
+
+    lease = await locks.lock(lost, ttl=stage.ttl, lock_delay=delay, renew=False).acquire()
+    waiting = asyncio.create_task(stage.client().lock(lost, ttl=stage.ttl, wait=20).acquire())
+    assert await lease.wait_lost()
+    successor = await waiting
+    closed = boot_clock() - lease.valid_until
+    assert delay <= closed <= delay + stage.ttl + 0.5 + stage.slack
+    await successor.release()
+
+    if Capability.BREAK in stage.facts.capabilities:
+        lease = await locks.lock(broken, ttl=stage.ttl, lock_delay=delay).acquire()
+        await locks.force_release(broken, because="a test")
+        assert await stage.client().lock(broken, ttl=stage.ttl).try_acquire() is None
+
+
+@scenario(Capability.LOCK_DELAY)
+async def test_a_name_stays_closed_after_a_crash(stage: Stage) -> None:
+    name, delay = stage.name(), stage.ttl * 2
+    worker = await stage.worker()
+    granted = await worker.do("acquire", name=name, ttl=stage.ttl, lock_delay=delay)
+    await worker.kill()
+    lease = await stage.client().lock(name, ttl=stage.ttl, wait=20).acquire()
+    assert boot_clock() >= granted["valid_until"] + delay
+    await lease.release()
