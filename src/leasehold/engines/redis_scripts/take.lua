@@ -1,0 +1,85 @@
+-- Take the name and mint a token, or refuse and (with patience) queue.
+-- Answers the token, or {ask_again [, the incumbent's token, beat, lasts, about]}.
+
+local holder, floor, mode, ttl, limit = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local delay, about = tonumber(ARGV[6]), ARGV[7]  -- ARGV[8]: for how long an uncontended head is kept, in ms
+local patience, suspect_token, suspect_beat = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+local address = ARGV[12]
+
+-- How many are in front, and whether I am in the queue already.
+local function find_rank()
+  if sweep_at == 0 then return 0, false end
+  local rank = redis.call('ZRANK', QUEUE, holder)
+  if rank then return rank, true end
+  return redis.call('ZCARD', QUEUE), false
+end
+
+-- Whether everyone in front could have stepped in.
+local function all_before_fit(rank)
+  if kind == 'none' then return true end
+  for _, other in ipairs(redis.call('ZRANGE', QUEUE, 0, rank - 1)) do
+    local place = place_of(other)
+    if place and not fits(place.mode, place.limit) then return false end
+  end
+  return true
+end
+
+local function grant(rank)
+  if not mint(floor) then return redis.error_reply('LEASEHOLD no token is left for this name') end
+  local mine = {holder = holder, token = token, renewed = now, lasts = ttl, expires = now + ttl, since = now, beat = 0,
+    delay = delay, about = about}
+  if mode == 'exclusive' then seat = mine else kind, taken = mode, taken + 1 end
+  put_seat(mine)
+  if sweep_at ~= 0 then forget_places(redis.call('ZRANGE', QUEUE, 0, rank)) end
+  turn_since = now
+  wake_next()
+  save()
+  return number(token)
+end
+
+local function queue(ask_again, queued)
+  local gives_up = now + math.min(patience, ask_again + LATENESS)
+  local place = queued and place_of(holder) or {mode = mode, limit = limit, since = number(now), about = about}
+  if not queued then
+    if sweep_at == 0 then redis.call('DEL', QUEUE, UNTILS, PLACES) end  -- remains of a queue whose head was evicted
+    local last = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2] or 0
+    redis.call('ZADD', QUEUE, number(last + 1), holder)
+  end
+  redis.call('HSET', PLACES, holder, string.format('%s %.0f %s %s %s',
+    place.mode, place.limit, place.since, address, place.about))
+  redis.call('ZADD', UNTILS, number(gives_up), holder)
+  for _, key in ipairs({QUEUE, UNTILS, PLACES}) do redis.call('PEXPIRE', key, QUEUE_KEPT_MS) end
+  if sweep_at == 0 or gives_up < sweep_at then
+    sweep_at = gives_up
+    changed = true
+  end
+end
+
+local function first_to_end()
+  if seat or kind == 'none' then return seat end
+  return seat_of(string.sub(redis.call('ZRANGE', ENDS, 0, 0)[1], 17))
+end
+
+local function refuse(rank, queued, before_fit)
+  local incumbent = first_to_end()
+  local starts = before_fit and turn_since or incumbent.expires
+  local ask_again = math.max(starts, closed_until) + rank * TURN - now
+  ask_again = math.min(math.max(ask_again, 1), LONGEST_SILENCE)
+  if patience then queue(ask_again, queued) end
+  if changed then save() end
+  if not incumbent then return {ask_again} end
+  return {ask_again, number(incumbent.token), incumbent.beat, incumbent.lasts, incumbent.about}
+end
+
+lapse(suspect_token, suspect_beat)
+local mine = seat_of(holder)
+if mine then
+  beat(mine, ttl)
+  if changed then save() end
+  return number(mine.token)
+end
+local rank, queued = find_rank()
+local before_fit = fits(mode, limit) and all_before_fit(rank)
+local turn_came = rank == 0 or now >= math.max(turn_since, closed_until) + rank * TURN
+if before_fit and now >= closed_until and turn_came then return grant(rank) end
+return refuse(rank, queued, before_fit)

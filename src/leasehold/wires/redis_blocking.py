@@ -1,0 +1,314 @@
+"""Redis for threads: a socket, hiredis and nothing in between.
+
+A request takes two system calls here, as on a bare socket: the socket gives up by itself after a few milliseconds, and
+only then does anyone look at the clock.
+
+A waiter keeps the line on which it was queued: its wake-up comes on that very connection, behind the answer, so
+there is no moment in which it could be missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import socket
+import struct
+import threading
+import weakref
+from typing import Any
+
+from leasehold.core.worlds import World
+from leasehold.errors import EngineError
+from leasehold.wires.redis_dial import connect_blocking
+from leasehold.wires.redis_replies import (
+    LARGEST_REPLY,
+    MISSING,
+    Push,
+    bulk,
+    cut_off,
+    is_confirmation,
+    new_reader,
+    no_protocol,
+    nonsense,
+    unanswered,
+    unreachable,
+)
+from leasehold.wires.redis_setup import CHANNEL_PREFIX, Hello, enter, locate
+from leasehold.wires.redis_target import Endpoint, Target
+from leasehold.worlds import BlockingWorld
+
+OWN_PATIENCE = struct.pack("ll", 0, 4000)
+"""How long the socket itself waits before the clock is looked at: a `timeval` of 4 ms."""
+MOST_IDLE_LINES = 32
+LONGEST_POLL = 3600.0
+
+
+class Line:
+    """One connection. It carries one request at a time, and is closed by whatever leaves a reply unread."""
+
+    def __init__(self, sock: socket.socket, world: World, address: str) -> None:
+        self.address_argument = b""
+        """Where wake-ups for this connection go, as the last argument of a request that queues."""
+        self._sock, self._world, self._address = sock, world, address
+        self._not_yet = _give_up_early(sock)
+        self._send, self._receive = sock.send, sock.recv
+        self._reader = new_reader()
+        self._feed, self._gets = self._reader.feed, self._reader.gets
+        readable, self._writable = select.poll(), select.poll()
+        readable.register(sock, select.POLLIN)
+        self._writable.register(sock, select.POLLOUT)
+        self.poll = readable.poll
+        """Whether there is something to read; called with milliseconds."""
+
+    def ask(self, request: bytes, until: float) -> Any:
+        """Send one request and return its reply. Wake-ups in front of the reply are older than it, and dropped."""
+        sent = 0
+        try:
+            sent = self._send(request)
+            self._feed(self._receive(65536))
+            reply = self._gets()
+        except self._not_yet:
+            reply = MISSING
+        except Exception as error:
+            raise self._broken(error, sent) from error
+        except BaseException:
+            self.close()
+            raise
+        if reply is not MISSING and type(reply) is not Push:
+            return reply
+        return self._finish(request, 1, until, sent)[0]
+
+    def ask_all(self, request: bytes, count: int, until: float) -> list[Any]:
+        """Send a pipeline and return its replies; a subscription's confirmation is one."""
+        return self._finish(request, count, until, 0)
+
+    async def exchange(self, request: bytes, count: int, until: float) -> list[Any]:
+        """`ask_all`, for setting up."""
+        return self._finish(request, count, until, 0)
+
+    def _finish(self, request: bytes, count: int, until: float, sent: int) -> list[Any]:
+        """The patient way: send what is not sent yet, and read until all is there or time is up."""
+        replies: list[Any] = []
+        try:
+            while sent < len(request):
+                sent += self._send_some(request, sent, until)
+            while len(replies) < count:
+                reply = self._gets()
+                if reply is MISSING:
+                    if not self._fill(until):
+                        raise TimeoutError
+                elif type(reply) is not Push or is_confirmation(reply):
+                    replies.append(reply)
+        except Exception as error:
+            raise self._broken(error, sent) from error
+        except BaseException:
+            self.close()
+            raise
+        return replies
+
+    def _send_some(self, request: bytes, sent: int, until: float) -> int:
+        with contextlib.suppress(*self._not_yet):
+            return self._send(memoryview(request)[sent:])
+        if not self._writable.poll(self._milliseconds_to(until)) and self._world.now() >= until:
+            raise TimeoutError
+        return 0
+
+    def _fill(self, until: float) -> bool:
+        """Read what there is; False when nothing came by `until`."""
+        while True:
+            with contextlib.suppress(*self._not_yet):
+                self._read_some()
+                return True
+            if not self.poll(self._milliseconds_to(until)) and self._world.now() >= until:
+                return False
+
+    def _read_some(self) -> None:
+        received = self._receive(65536)
+        if not received:
+            raise ConnectionResetError
+        self._feed(received)
+        if self._reader.len() > LARGEST_REPLY:
+            raise OverflowError
+
+    def _milliseconds_to(self, until: float) -> int:
+        return math.ceil(min(max(until - self._world.now(), 0.0), LONGEST_POLL) * 1000)
+
+    def listen(self, holder: bytes, until: float) -> bool:
+        """Return when this holder is woken, or at `until`. False when the connection broke: it is time to ask."""
+        try:
+            while True:
+                reply = self._gets()
+                if reply is MISSING:
+                    if not self._fill(until):
+                        return True
+                elif type(reply) is not Push:
+                    raise nonsense(reply, self._address)
+                elif reply[2:] == [holder]:
+                    return True
+        except Exception:  # noqa: BLE001 -- whatever it is, asking again finds out
+            self.close()
+            return False
+        except BaseException:
+            self.close()
+            raise
+
+    def is_usable(self) -> bool:
+        """Whether an idle line can carry a request: the server has not hung up, and said nothing but wake-ups."""
+        try:
+            while self.poll(0):
+                self._read_some()
+                while (reply := self._gets()) is not MISSING:
+                    if type(reply) is not Push:
+                        raise nonsense(reply, self._address)
+        except self._not_yet:
+            return True
+        except Exception:  # noqa: BLE001 -- whatever it is, another line is needed
+            self.close()
+            return False
+        return True
+
+    def _broken(self, error: Exception, sent: int) -> EngineError:
+        """Close the connection, and say what its end means for a request."""
+        self.close()
+        if not isinstance(error, OSError):
+            return no_protocol(self._address, error)
+        if not sent:
+            return unreachable(self._address, error)
+        return unanswered(self._address) if isinstance(error, TimeoutError) else cut_off(self._address)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._sock.close()
+
+    def let_go(self) -> None:
+        """Close this process's end only: after a fork the parent goes on using the connection."""
+        number = self._sock.detach()
+        if number >= 0:
+            os.close(number)
+
+    __del__ = close
+
+
+def _give_up_early(sock: socket.socket) -> tuple[type[OSError], ...]:
+    """Let the socket give up by itself, soon; returns the errors by which it says so."""
+    if hasattr(sock, "pending"):  # TLS: what the socket has read may not be a whole record
+        import ssl
+
+        sock.setblocking(False)
+        return (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+    sock.setblocking(True)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, OWN_PATIENCE)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, OWN_PATIENCE)
+    return (BlockingIOError,)
+
+
+class BlockingWire:
+    """Lines to one server, shared by threads."""
+
+    def __init__(self, target: Target, label: str) -> None:
+        self.world = BlockingWorld()
+        self.hello: Hello | None = None
+        self._target, self._label, self._address = target, label, target.address
+        self._idle: list[Line] = []
+        self._kept: Any = threading.local()
+        self._lines: weakref.WeakSet[Line] = weakref.WeakSet()
+        self._pooling = True
+
+    async def ask(self, request: bytes, until: float) -> Any:
+        """Send one request on any line."""
+        line = self._idle_line() or await self._connect(until)
+        reply = line.ask(request, until)
+        self._put_back(line)
+        return reply
+
+    async def ask_all(self, requests: list[bytes], until: float) -> list[Any]:
+        """Send a pipeline on any line."""
+        line = self._idle_line() or await self._connect(until)
+        replies = line.ask_all(b"".join(requests), len(requests), until)
+        self._put_back(line)
+        return replies
+
+    async def ask_to_queue(self, holder: str, request: bytes, until: float) -> Any:
+        """Send a request that lacks its last argument, the address for wake-ups. Refused by a list, keep the line."""
+        line = self._kept_usable_line(holder) or self._idle_line() or await self._connect(until)
+        reply = line.ask(request + line.address_argument, until)
+        if type(reply) is list:
+            self._kept.line = (holder, line)
+        else:
+            self._put_back(line)
+        return reply
+
+    async def ask_to_leave(self, holder: str, request: bytes, until: float) -> Any:
+        """Send the last request of a holder."""
+        line = self._kept_usable_line(holder) or self._idle_line() or await self._connect(until)
+        reply = line.ask(request, until)
+        self._put_back(line)
+        return reply
+
+    async def wait(self, holder: str, until: float) -> None:
+        """Wait for this holder's wake-up on the line that it was queued on; without one, it is time to ask."""
+        line = self._kept_line(holder)
+        if line is not None and line.listen(holder.encode(), until):
+            self._kept.line = (holder, line)
+
+    async def close(self) -> None:
+        """Close what is idle; what is in use is closed when it is put back."""
+        self._pooling = False
+        while self._idle:
+            self._idle.pop().close()
+
+    def forked(self) -> None:
+        """Let go of every inherited line without a word to the server."""
+        for line in list(self._lines):
+            line.let_go()
+        self._idle, self._kept, self._lines = [], threading.local(), weakref.WeakSet()
+
+    def _idle_line(self) -> Line | None:
+        while self._idle:
+            try:
+                line = self._idle.pop()
+            except IndexError:  # another thread was quicker
+                return None
+            if not line.poll(0) or line.is_usable():
+                return line
+        return None
+
+    def _kept_line(self, holder: str) -> Line | None:
+        """The line that this thread's waiter was queued on. One of an earlier, interrupted waiter is closed."""
+        kept: tuple[str, Line] | None = self._kept.__dict__.pop("line", None)
+        if kept is None:
+            return None
+        keeper, line = kept
+        if keeper != holder:
+            line.close()
+            return None
+        return line
+
+    def _kept_usable_line(self, holder: str) -> Line | None:
+        line = self._kept_line(holder)
+        return line if line is None or not line.poll(0) or line.is_usable() else None
+
+    def _put_back(self, line: Line) -> None:
+        if self._pooling and len(self._idle) < MOST_IDLE_LINES:
+            self._idle.append(line)
+        else:
+            line.close()
+
+    async def _connect(self, until: float) -> Line:
+        endpoint = await locate(self._target, self._dial, self.world, until)
+        line = await self._dial(endpoint, until)
+        channel = CHANNEL_PREFIX + self.world.nonce()
+        try:
+            self.hello = await enter(line, self._target, channel, self._label, until)
+        except BaseException:
+            line.close()
+            raise
+        line.address_argument = bulk(channel.encode())
+        self._lines.add(line)
+        self._pooling = True
+        return line
+
+    async def _dial(self, endpoint: Endpoint, until: float) -> Line:
+        return Line(connect_blocking(endpoint, self._target.tls, self.world, until), self.world, self._address)

@@ -1,0 +1,157 @@
+"""Connecting to an endpoint in time, in either world."""
+
+from __future__ import annotations
+
+import ipaddress
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from leasehold.wires.redis_replies import unreachable
+from leasehold.wires.redis_target import Endpoint
+
+if TYPE_CHECKING:
+    import asyncio
+    import ssl
+
+    from leasehold.core.worlds import World
+
+LineT = TypeVar("LineT", bound="asyncio.Protocol")
+KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""A peer that vanished is noticed within half a minute."""
+
+
+def tune(sock: socket.socket) -> None:
+    """No delay for small requests, and short keep-alives."""
+    if sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def connect_blocking(endpoint: Endpoint, tls: ssl.SSLContext | None, world: World, until: float) -> socket.socket:
+    """A connected socket, or `EngineUnavailable` by `until`."""
+    try:
+        places = _places(endpoint, until - world.now())
+        for position, (family, place) in enumerate(places):
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.settimeout(_positive((until - world.now()) / (len(places) - position)))
+                sock.connect(place)
+                tune(sock)
+                return _secured(sock, endpoint, tls, until - world.now())
+            except OSError:
+                sock.close()
+                if position == len(places) - 1:
+                    raise
+            except BaseException:
+                sock.close()
+                raise
+    except OSError as error:
+        raise unreachable(str(endpoint), error) from error
+    raise unreachable(str(endpoint), "its name has no address")
+
+
+def _positive(seconds: float) -> float:
+    """A time-out for a socket; 0 would mean something else."""
+    return max(seconds, 0.001)
+
+
+def _secured(sock: socket.socket, endpoint: Endpoint, tls: ssl.SSLContext | None, seconds: float) -> socket.socket:
+    if tls is None:
+        return sock
+    sock.settimeout(_positive(seconds))
+    return tls.wrap_socket(sock, server_hostname=endpoint.host)
+
+
+def _places(endpoint: Endpoint, seconds: float) -> list[tuple[int, Any]]:
+    """What to connect to. Looking a name up cannot be interrupted, so a thread does it that may be left behind."""
+    if endpoint.path:
+        return [(socket.AF_UNIX, endpoint.path)]
+    try:
+        address = ipaddress.ip_address(endpoint.host)
+    except ValueError:
+        pass
+    else:
+        return [(socket.AF_INET if address.version == 4 else socket.AF_INET6, (endpoint.host, endpoint.port))]
+    answer: queue.SimpleQueue[list[tuple[int, Any]] | OSError] = queue.SimpleQueue()
+
+    def look_up() -> None:
+        try:
+            found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+            answer.put([(family, place) for family, _, _, _, place in found])
+        except OSError as error:
+            answer.put(error)
+
+    threading.Thread(target=look_up, name="leasehold-lookup", daemon=True).start()
+    try:
+        found = answer.get(timeout=max(seconds, 0.0))
+    except queue.Empty:
+        raise TimeoutError from None
+    if isinstance(found, OSError):
+        raise found
+    return found
+
+
+async def connect_asyncio(
+    endpoint: Endpoint,
+    tls: ssl.SSLContext | None,
+    world: World,
+    until: float,
+    make: Callable[[socket.socket], LineT],
+) -> LineT:
+    """A protocol made for a connected socket, or `EngineUnavailable` by `until`.
+
+    The socket is made here, not by the event loop: a forked child must be able to let go of it.
+    """
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    failure: OSError | str = "its name has no address"
+    try:
+        async with asyncio.timeout(max(until - world.now(), 0.0)):
+            places = await _places_asyncio(endpoint, loop)
+            for position, (family, place) in enumerate(places):
+                share = (until - world.now()) / (len(places) - position)
+                sock = socket.socket(family, socket.SOCK_STREAM)
+                line = make(sock)
+                try:
+                    async with asyncio.timeout(share):
+                        await _open(sock, place, line, endpoint, tls)
+                except OSError as error:
+                    sock.close()
+                    failure = error
+                except BaseException:
+                    sock.close()
+                    raise
+                else:
+                    return line
+    except OSError as error:
+        failure = error
+    raise unreachable(str(endpoint), failure)
+
+
+async def _open(sock: socket.socket, place: Any, line: LineT, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    sock.setblocking(False)
+    await loop.sock_connect(sock, place)
+    tune(sock)
+    host = endpoint.host if tls else None
+    if endpoint.path:
+        await loop.create_unix_connection(lambda: line, sock=sock)
+    else:
+        await loop.create_connection(lambda: line, sock=sock, ssl=tls, server_hostname=host)
+
+
+async def _places_asyncio(endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> list[tuple[int, Any]]:
+    if endpoint.path:
+        return [(socket.AF_UNIX, endpoint.path)]
+    found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    return [(family, place) for family, _, _, _, place in found]

@@ -1,0 +1,129 @@
+"""How a connection begins, in either world: find the primary, get in, speak RESP3, subscribe to one's own wake-ups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, Protocol
+
+from leasehold.core.worlds import World
+from leasehold.errors import EngineError, EngineUnavailable
+from leasehold.wires.redis_replies import ErrorReply, command, error_at_entry, nonsense, unreachable
+from leasehold.wires.redis_target import Credentials, Endpoint, HiddenBytes, Target
+
+OLDEST_REDIS = (6, 2)
+LONGEST_SENTINEL_ANSWER = 1.0
+CHANNEL_PREFIX = "lh:wake:"
+
+
+class Link(Protocol):
+    """A fresh connection."""
+
+    async def exchange(self, request: bytes, count: int, until: float) -> list[Any]:
+        """Send a pipeline and return its `count` replies; a subscription's confirmation is one."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+Dial = Callable[[Endpoint, float], Awaitable[Link]]
+"""Connects to an endpoint by a time on the world's clock, or raises `EngineUnavailable`."""
+
+
+class Hello(NamedTuple):
+    """What the server said of itself."""
+
+    version: str
+    is_cluster: bool
+
+
+async def locate(target: Target, dial: Dial, world: World, until: float) -> Endpoint:
+    """The primary's endpoint: the target's own, or what the first Sentinel that knows says."""
+    if target.service is None:
+        return target.endpoints[0]
+    failures: list[str] = []
+    for position, sentinel in enumerate(target.endpoints):
+        left = until - world.now()
+        # Leave a share for the other Sentinels and for the primary itself.
+        share = min(left / (len(target.endpoints) - position + 1), LONGEST_SENTINEL_ANSWER)
+        try:
+            return await _ask_sentinel(sentinel, target, dial, world.now() + share)
+        except EngineError as error:
+            failures.append(str(error))
+    raise EngineUnavailable(f"no Sentinel could name the primary of {target.address}: {'; '.join(failures)}")
+
+
+async def _ask_sentinel(sentinel: Endpoint, target: Target, dial: Dial, until: float) -> Endpoint:
+    assert target.service is not None
+    request, count = _entry(target.sentinel_credentials())
+    request = HiddenBytes(request + command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", target.service))
+    link = await dial(sentinel, until)
+    try:
+        replies = await link.exchange(request, count + 1, until)
+    finally:
+        link.close()
+    for reply in replies:
+        if isinstance(reply, ErrorReply):
+            raise error_at_entry(reply, f"the Sentinel at {sentinel}")
+    match replies[-1]:
+        case None:
+            raise unreachable(f"the primary {target.service}", f"the Sentinel at {sentinel} knows no such name")
+        case [bytes(host), bytes(port)] if re.fullmatch(rb"[0-9]{1,5}", port) and host:
+            return Endpoint(host.decode("utf-8", "replace"), int(port))
+        case other:
+            raise nonsense(other, f"the Sentinel at {sentinel}")
+
+
+def _entry(credentials: Credentials | None) -> tuple[bytes, int]:
+    """The request that gets us into a Sentinel, and how many replies it has. Old Sentinels do not know HELLO."""
+    return (b"", 0) if credentials is None else (HiddenBytes(command("AUTH", *credentials)), 1)
+
+
+async def enter(link: Link, target: Target, channel: str, label: str, until: float) -> Hello:
+    """Authenticate, switch to RESP3, choose the database and subscribe, in one round trip."""
+    credentials = _credentials(target)
+    entry = ["AUTH", *credentials] if credentials else []
+    request = command("HELLO", "3", *entry, "SETNAME", connection_name(label))
+    if target.database:
+        request += command("SELECT", target.database)
+    request = HiddenBytes(request + command("SUBSCRIBE", channel))
+    replies = await link.exchange(request, 3 if target.database else 2, until)
+    for reply in replies:
+        if isinstance(reply, ErrorReply):
+            raise error_at_entry(reply, target.address)
+    return _check(replies[0], target)
+
+
+def _credentials(target: Target) -> Credentials | None:
+    try:
+        return target.credentials()
+    except Exception as error:  # a provider of credentials is the caller's code
+        raise unreachable(target.address, f"the credential provider failed ({type(error).__name__})") from error
+
+
+def connection_name(label: str) -> str:
+    """A name for CLIENT LIST: the protocol allows no spaces and nothing beyond printable ASCII."""
+    return "leasehold:" + re.sub(r"[^!-~]", "_", label)[:64]
+
+
+def _check(hello: Any, target: Target) -> Hello:
+    if not isinstance(hello, dict):
+        raise nonsense(hello, target.address)
+    said = {key: value for key, value in hello.items() if isinstance(key, bytes) and isinstance(value, bytes)}
+    mode, role, version = said.get(b"mode"), said.get(b"role"), said.get(b"version", b"").decode("ascii", "replace")
+    if mode == b"sentinel":
+        raise EngineError(f"{target.address} is a Sentinel; write redis+sentinel://host:port/name-of-the-primary")
+    if said.get(b"server") == b"redis" and _numbers(version) < OLDEST_REDIS:
+        raise EngineError(f"{target.address} runs Redis {version}; Redis 6.2 or newer, or any Valkey, is needed")
+    if role != b"master":
+        raise EngineUnavailable(
+            f"{target.address} leads to a replica; leases live on the primary"
+            + ("; a failover is under way" if target.service else ": connect to that, or through Sentinel")
+        )
+    return Hello(version, mode == b"cluster")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
