@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leasehold import Leasehold
 from leasehold.errors import Misuse, StaleToken, TokenJump, TokenUsed
 from leasehold.fences import SqliteFence
 from leasehold.fences.rule import DAY
@@ -358,6 +359,24 @@ def test_after_a_restore_all_floors_can_be_raised(path: Path) -> None:
         fence.raise_all_floors(2**62)
     assert not database.in_transaction
     assert [fence.floor(name) for name in ("known", "newest")] == [10, 10]
+    database.close()
+
+
+# Tokens from real leases
+
+
+def test_a_lease_brings_its_own_token(path: Path, tmp_path: Path) -> None:
+    database = sqlite3.connect(path)
+    fence = SqliteFence(database)
+    with Leasehold(tmp_path / "leases.db") as locks:
+        with locks.lock("thing") as first, fence.writing("thing", first):
+            put(database, "first")
+        with locks.lock("thing") as second, fence.writing("thing", second):
+            put(database, "second")
+    with pytest.raises(StaleToken) as refused, fence.writing("thing", first):
+        pytest.fail("the block ran")
+    assert (refused.value.token, refused.value.seen) == (first.token, second.token)
+    assert values(database) == ["first", "second"]
     database.close()
 
 
