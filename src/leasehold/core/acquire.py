@@ -151,7 +151,8 @@ async def acquire(engine: Engine, attempt: Attempt, *, wait: float, request_time
             answer = await engine.take(
                 want,
                 until=sent_at + (min(request_timeout, max(left, SHORTEST_REQUEST)) if wait else request_timeout),
-                patience=max(left, 0.0) if wait else None,
+                # The place must outlast the wait: leaving it is what wakes the next one.
+                patience=max(left, 0.0) + SHORTEST_REQUEST + GRACE if wait else None,
                 suspect=waiting.suspect if waiting else None,
             )
         except EngineUnavailable as error:
