@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import signal
 import sqlite3
 import subprocess
@@ -18,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from leasehold import Leasehold, LeaseLost, StaleToken
 from leasehold.fences import SqliteFence
@@ -104,21 +103,12 @@ def start_worker(folder: Path, amount: int, computing: float) -> subprocess.Pope
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def events_of(workers: dict[str, subprocess.Popen[str]]) -> Iterator[Event]:
-    """What the workers say, as they say it, until all have ended."""
-    with selectors.DefaultSelector() as selector:
-        for who, process in workers.items():
-            assert process.stdout is not None
-            selector.register(process.stdout, selectors.EVENT_READ, who)
-        while selector.get_map():
-            for key, _ in selector.select(PATIENCE):
-                stream: IO[str] = key.fileobj  # type: ignore[assignment]
-                line = stream.readline()
-                if not line:
-                    selector.unregister(stream)
-                    continue
-                facts = json.loads(line)
-                yield Event(facts.pop("at"), key.data, facts.pop("event"), facts)
+def events_of(who: str, worker: subprocess.Popen[str]) -> Iterator[Event]:
+    """What a worker says, as it says it, until it ends."""
+    assert worker.stdout is not None
+    for line in worker.stdout:
+        facts = json.loads(line)
+        yield Event(facts.pop("at"), who, facts.pop("event"), facts)
 
 
 class Story:
@@ -133,7 +123,7 @@ class Story:
         """Play it to the end; no process outlives it."""
         try:
             self._workers["A"] = start_worker(self._folder, 10, computing=FROZEN_FOR - 1)
-            for event in events_of(self._workers):
+            for event in events_of("A", self._workers["A"]):
                 self._note(event)
                 if event.what == "computes":
                     self._freeze()
@@ -156,13 +146,13 @@ class Story:
         self._note(Event(boot_clock(), "A", "frozen", {}))
 
     def _let_b_finish_then_thaw(self) -> None:
-        for event in events_of({"B": self._workers["B"]}):
+        for event in events_of("B", self._workers["B"]):
             self._note(event)
         frozen_at = next(event.at for event in self.events if event.what == "frozen")
         time.sleep(max(frozen_at + FROZEN_FOR - boot_clock(), 0))
         self._note(Event(boot_clock(), "A", "thawed", {}))
         os.kill(self._workers["A"].pid, signal.SIGCONT)
-        for event in events_of({"A": self._workers["A"]}):
+        for event in events_of("A", self._workers["A"]):
             self._note(event)
 
 

@@ -104,7 +104,6 @@ class KeeperThread:
             asyncio.run(self._loops(keeper))
         except BaseException:
             log().exception("the keeper stopped unexpectedly; every lease that it kept is reported as lost")
-            raise
         finally:
             if not keeper.closing:
                 self._keeper = None

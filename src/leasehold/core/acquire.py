@@ -9,7 +9,7 @@ from __future__ import annotations
 from leasehold.core.engine import Busy, Engine, Grant, Incumbent, Suspect, Want
 from leasehold.core.held import REFUSED, RELEASED, Held, margin
 from leasehold.core.worlds import World
-from leasehold.errors import EngineError, EngineUnavailable, NotAcquired, OutcomeUnknown
+from leasehold.errors import EngineError, EngineUnavailable, Misuse, NotAcquired, OutcomeUnknown
 
 SHORTEST_REQUEST = 0.05
 """A request that could not even be answered in a healthy network is not worth sending."""
@@ -159,6 +159,9 @@ async def acquire(engine: Engine, attempt: Attempt, *, wait: float, request_time
             answer, attempt.exposed = error, was_exposed
         except OutcomeUnknown as error:
             answer = error
+        except Misuse:
+            attempt.exposed = was_exposed  # it was not sent
+            raise
         if isinstance(answer, Grant):
             held = Held(
                 want,

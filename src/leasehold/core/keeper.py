@@ -16,7 +16,7 @@ from typing import Protocol
 from leasehold.core.engine import Engine, Want
 from leasehold.core.held import KEEPER_DIED, REFUSED, Held
 from leasehold.core.worlds import World
-from leasehold.errors import EngineError
+from leasehold.errors import LeaseholdError
 
 TICK = 0.5
 """A keeper with nothing due looks again after this long, so that a new lease seldom has to wake it."""
@@ -171,7 +171,7 @@ class Keeper:
         until = sent_at + min(max(budget, SHORTEST_REQUEST), LONGEST_REQUEST)
         try:
             answers = await engine.renew([held.renewal() for held in batch], until=until)
-        except EngineError:
+        except LeaseholdError:
             self._try_again_soon(batch)
             return
         for held, kept in zip(batch, answers, strict=True):
@@ -213,7 +213,7 @@ class Keeper:
         """
         try:
             found = await engine.release(chore.want.name, chore.want.holder, until=self._world.now() + 1.0)
-        except EngineError:
+        except LeaseholdError:
             return False
         looked_before, chore.looked = chore.looked, True
         chore.done()
