@@ -1,0 +1,196 @@
+"""Carries out the faults of a plan: when, on whom and for how long, all from the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from leasehold.sim.history import Calm, Fault
+
+if TYPE_CHECKING:
+    from leasehold.sim.client import Client
+    from leasehold.sim.simulation import Host, Simulation
+
+
+def clock_rates(kinds: tuple[str, ...], rng: Random) -> tuple[float, Callable[[], float]]:
+    """The rate of the server's clock, and a source of rates for hosts."""
+    server = 1.0
+    spread = 0.0
+    if "drift" in kinds:
+        # The extremes are what the margin is for.
+        server, spread = 1.0 + rng.choice((-0.005, 0.0, 0.005)), 0.005
+    if "wild" in kinds:
+        spread = 0.25
+    return server, lambda: 1.0 + rng.choice((-spread, spread, spread * (2 * rng.random() - 1)))
+
+
+class Faults:
+    """Does to a simulation what its plan says."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._sim, self._plan = simulation, simulation.plan
+        self._rng, self._scheduler = simulation.rng, simulation.scheduler
+        self._ttl = self._plan.ttl
+
+    def schedule(self) -> None:
+        """Arrange everything, up to the calm in the end."""
+        rng, kinds, network = self._rng, self._plan.kinds, self._sim.network
+        network.until = self._plan.faults_end
+        network.delays = rng.choice((0.02, 0.1, 0.3)) if "delay" in kinds else 0.0
+        network.losses = rng.choice((0.02, 0.1, 0.25)) if "loss" in kinds else 0.0
+        network.duplicates = rng.choice((0.05, 0.2, 0.5)) if "duplicate" in kinds else 0.0
+        network.deaf = rng.choice((0.1, 0.5, 1.0)) if "deaf" in kinds else 0.0
+        for kind in kinds:
+            # What has no occasion of its own is a property of the network, of the clocks or of the workers.
+            occasion = getattr(self, f"_{kind}", None)
+            if occasion is not None:
+                for _ in range(rng.choice((1, 2, 2, 3, 4))):
+                    self._scheduler.call_at(rng.random() * self._plan.faults_end, occasion)
+        self._scheduler.call_at(self._plan.faults_end, self._calm)
+
+    def _note(self, kind: str, who: str, until: float, detail: str = "", by: float = 0.0) -> None:
+        self._sim.history.events.append(Fault(self._scheduler.now, kind, who, until, detail, by))
+
+    def _end_of(self, duration: float) -> float:
+        return min(self._scheduler.now + duration, self._plan.faults_end)
+
+    def _some_client(self) -> tuple[Host, Client] | None:
+        running = [(host, host.client) for host in self._sim.hosts if host.client is not None]
+        return self._rng.choice(running) if running else None
+
+    # Connections.
+
+    def _cut(self) -> None:
+        found = self._some_client()
+        if found is None:
+            return
+        host, client = found
+        links = client.family.links if self._rng.random() < 0.7 else [self._rng.choice(client.family.links)]
+        until = self._end_of(self._ttl * (0.2 + 2.3 * self._rng.random()))
+        self._note("cut", host.label, until, "all its connections" if len(links) > 1 else links[0].address)
+        for link in links:
+            link.cut = True
+            self._scheduler.call_at(until, setattr, link, "cut", False)
+
+    def _reset(self) -> None:
+        found = self._some_client()
+        if found is None:
+            return
+        host, client = found
+        link = self._rng.choice(client.family.links)
+        self._note("reset", host.label, self._scheduler.now, link.address)
+        self._sim.server.hung_up(link)
+        self._sim.network.break_link(link)
+
+    # Processes.
+
+    def _pause(self) -> None:
+        found = self._some_client()
+        if found is not None:
+            self.pause(found[0], found[1], "")
+
+    def pause(self, host: Host, client: Client, detail: str) -> bool:
+        """Stop a process for a while; often for longer than its leases last."""
+        if client.process.paused:
+            return False
+        until = self._end_of(self._ttl * self._rng.choice((0.4, 1.1, 1.6, 2.5)))
+        self._note("pause", host.label, until, detail)
+        client.process.paused = True
+        self._scheduler.call_at(until, self._wake, client)
+        return True
+
+    def pause_between(self, host: Host, client: Client) -> bool:
+        """Stop a process exactly between a check and a write, now and then."""
+        rough = self._scheduler.now < self._plan.faults_end
+        if not rough or "pause" not in self._plan.kinds or self._rng.random() > 0.1:
+            return False
+        return self.pause(host, client, "between a check and a write")
+
+    def _freeze(self) -> None:
+        found = self._some_client()
+        if found is None or found[1].process.paused:
+            return
+        host, client = found
+        until = self._end_of(self._ttl * (0.5 + 2.0 * self._rng.random()))
+        self._note("freeze", host.label, until)
+        client.process.paused = True
+        self._scheduler.call_at(until, self._thaw, host, client, until - self._scheduler.now)
+
+    def _thaw(self, host: Host, client: Client, duration: float) -> None:
+        host.clock.offset -= duration * host.clock.rate
+        client.look_anew()
+        self._wake(client)
+
+    def _wake(self, client: Client) -> None:
+        if not client.process.dead:
+            self._scheduler.wake(client.process, lambda: self._rng.random() * 0.001)
+
+    def _crash(self) -> None:
+        found = self._some_client()
+        if found is None:
+            return
+        host, client = found
+        silent = self._rng.random() < 0.5
+        self._note("crash", host.label, self._scheduler.now, "the host is gone without a word" if silent else "")
+        client.die()
+        host.client = None
+        for link in client.family.links:
+            link.epoch += 1
+            if not silent:
+                self._sim.server.hung_up(link)
+        if self._rng.random() < 0.8:
+            self._scheduler.call_at(self._scheduler.now + self._rng.random() * self._ttl, self._sim.start, host)
+
+    # The server.
+
+    def _stop(self, kind: str, *, wipe: bool) -> None:
+        if self._sim.server.down:
+            return
+        until = self._end_of(self._rng.choice((0.05, 0.3, 1.5)) * self._ttl)
+        self._note(kind, "server", until)
+        self._sim.server.stop(wipe=wipe)
+        self._scheduler.call_at(until, setattr, self._sim.server, "down", False)
+
+    def _restart(self) -> None:
+        self._stop("restart", wipe=False)
+
+    def _wipe(self) -> None:
+        self._stop("wipe", wipe=True)
+
+    def _stall(self) -> None:
+        server = self._sim.server
+        if server.paused or server.down:
+            return
+        until = self._end_of(self._ttl * (0.1 + 1.5 * self._rng.random()))
+        self._note("stall", "server", until)
+        server.paused = True
+        self._scheduler.call_at(until, server.resume)
+
+    def _set_clock(self, kind: str, seconds: float) -> None:
+        self._note(kind, "server", self._scheduler.now, f"by {seconds:+.3f} s", abs(seconds))
+        self._sim.server.set_clock(seconds)
+
+    def _back(self) -> None:
+        self._set_clock("back", -self._ttl * self._rng.choice((0.1, 1.0, 5.0)) * self._rng.random())
+
+    def _forward(self) -> None:
+        self._set_clock("forward", self._ttl * self._rng.choice((0.1, 1.0, 5.0)) * self._rng.random())
+
+    def _strobe(self) -> None:
+        now, jump = self._scheduler.now, self._ttl * self._rng.choice((0.2, 2.0)) * self._rng.random()
+        self._note("strobe", "server", self._end_of(self._ttl), f"by {jump:.3f} s", 4 * jump)
+        for step in range(8):
+            at = now + step * self._ttl / 8
+            if at < self._plan.faults_end:
+                self._scheduler.call_at(at, self._sim.server.set_clock, -jump if step % 2 else jump)
+
+    def _force(self) -> None:
+        name = self._rng.choice(self._plan.names)
+        if not self._sim.server.down and not self._sim.server.paused:
+            self._note("force", "operator", self._scheduler.now, name)
+            self._sim.server.force_release(name)
+
+    def _calm(self) -> None:
+        self._sim.network.calm()
+        self._sim.history.events.append(Calm(self._scheduler.now))

@@ -1,0 +1,407 @@
+"""Judges: pure functions of a recorded history. Each says precisely what is claimed, and when.
+
+Where faults lie beyond what a lease can bear (see `leasehold.sim.plan.BEYOND`), the claims that rest on time are not
+made; those about tokens and fences still are. Whoever judges knows true time; nobody in the world does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from leasehold.core.acquire import GRACE, SHORTEST_REQUEST
+from leasehold.core.engine import Mode
+from leasehold.core.held import RELEASED
+from leasehold.core.table import TURN
+from leasehold.sim.history import (
+    Broke,
+    Ended,
+    Fault,
+    Freed,
+    Got,
+    Granted,
+    History,
+    Left,
+    Moved,
+    Queued,
+    Refused,
+    Told,
+    Touched,
+    Unqueued,
+)
+from leasehold.sim.plan import BEYOND, QUIET
+from leasehold.sim.record import CRASHED, Belief, Record
+
+SMALL = 0.02
+"""Seconds that a process may take to look, once it may."""
+TINY = 1e-6
+"""What arithmetic may lose."""
+
+
+class Violation(NamedTuple):
+    """A claim that a history breaks."""
+
+    judge: str
+    at: float
+    text: str
+    holders: tuple[str, ...]
+
+
+Verdict = Iterator[Violation]
+
+
+def within_assumptions(record: Record) -> bool:
+    """No fault of a kind that no lease can bear."""
+    return record.kinds.isdisjoint(BEYOND)
+
+
+def exclusion(record: Record) -> Verdict:
+    """No two incompatible leases on one name are believed in at the same time, and no more permits than there are.
+
+    A lease is believed in from the return of acquire until its deadline on the holder's own clock, or until it was
+    released or latched as lost, or its process died. A pause is no excuse: the clock counts it, and belief is what the
+    clock says when the holder looks. Claimed when the faults are within assumptions. Always claimed: no lease is
+    returned that its own deadline has already ended.
+    """
+    for got in record.of(Got):
+        if got.valid_until <= got.at:
+            yield Violation("exclusion", got.at, f"{got.holder} was returned after its own deadline", (got.holder,))
+    if not within_assumptions(record):
+        return
+    for name in record.names:
+        standing: list[Belief] = []
+        for belief in sorted((one for one in record.beliefs if one.name == name), key=lambda one: one.since):
+            standing = [one for one in standing if one.until > belief.since + TINY]
+            if belief.until <= belief.since:
+                continue
+            for other in standing:
+                if not _compatible(belief.mode, other.mode):
+                    yield Violation(
+                        "exclusion",
+                        belief.since,
+                        f"{belief.holder} ({belief.mode}) and {other.holder} ({other.mode}) both believe to hold "
+                        f"{name!r}, for {min(belief.until, other.until) - belief.since:.3f} s",
+                        (belief.holder, other.holder),
+                    )
+            standing.append(belief)
+            if belief.mode == "permit" and len(standing) > belief.limit:
+                yield Violation(
+                    "exclusion",
+                    belief.since,
+                    f"{len(standing)} believe to hold one of {belief.limit} permits of {name!r}",
+                    tuple(one.holder for one in standing),
+                )
+
+
+def _compatible(one: Mode, other: Mode) -> bool:
+    return one == other and one != "exclusive"
+
+
+def tokens(record: Record) -> Verdict:
+    """For each name, whoever was granted later has the higher token; no token is granted twice.
+
+    In the order in which the server gave seats, and for all tokens that callers ever got. Whatever clocks, messages
+    and processes do; not claimed when the server lost its data and its clock was also set back.
+    """
+    if _tokens_may_fall(record):
+        return
+    highest: dict[str, tuple[int, str]] = {}
+    for event in record.of(Granted):
+        token = record.token_got(event)
+        before, whose = highest.get(event.name, (0, ""))
+        if token and token <= before:
+            yield Violation(
+                "tokens",
+                event.at,
+                f"{event.holder} was granted {event.name!r} after {whose} but has token {token}, not above {before}",
+                (event.holder, whose),
+            )
+        if token > before:
+            highest[event.name] = (token, event.holder)
+    owners: dict[tuple[str, int], str] = {}
+    for belief in record.beliefs:
+        owner = owners.setdefault((belief.name, belief.token), belief.holder)
+        if owner != belief.holder or record.times_got[belief.holder] > 1:
+            yield Violation(
+                "tokens",
+                belief.since,
+                f"token {belief.token} of {belief.name!r} was given to {owner} and to {belief.holder}",
+                (owner, belief.holder),
+            )
+
+
+def _tokens_may_fall(record: Record) -> bool:
+    return "wipe" in record.kinds and not record.kinds.isdisjoint({"back", "strobe"})
+
+
+def fence(record: Record) -> Verdict:
+    """A fence accepts no token below one that it has seen, and refuses no other.
+
+    With reads fenced as well, no update is ever lost: every accepted write is based on the one accepted before it.
+    Claimed whenever tokens are.
+    """
+    if _tokens_may_fall(record):
+        return
+    seen: dict[str, int] = {}
+    latest: dict[str, int] = {}
+    for event in record.of(Touched):
+        floor = seen.get(event.resource, -1)
+        fenced = event.fence == "both" or (event.fence == "writes" and event.write > 0)
+        what = f"{event.holder} with token {event.token} on {event.resource}"
+        if fenced and event.accepted and event.token < floor:
+            yield Violation("fence", event.at, f"accepted: {what}, where {floor} has been seen", (event.holder,))
+        if not event.accepted and event.token >= floor:
+            yield Violation("fence", event.at, f"refused: {what}, where only {floor} has been seen", (event.holder,))
+        if not event.accepted:
+            continue
+        if fenced:
+            seen[event.resource] = max(floor, event.token)
+        if event.write:
+            if event.fence == "both" and latest.get(event.resource, 0) != event.based_on:
+                yield Violation(
+                    "fence",
+                    event.at,
+                    f"update lost: {what} overwrote write {latest[event.resource]}, having read {event.based_on}",
+                    (event.holder,),
+                )
+            latest[event.resource] = event.write
+
+
+def lost_updates(record: Record, fence_kind: str) -> int:
+    """How many updates were lost on resources with this kind of fence; what a fence is there to prevent."""
+    latest: dict[str, int] = {}
+    lost = 0
+    for event in record.of(Touched):
+        if event.fence == fence_kind and event.write and event.accepted:
+            lost += latest.get(event.resource, 0) != event.based_on
+            latest[event.resource] = event.write
+    return lost
+
+
+def told(record: Record) -> Verdict:
+    """A loss is told in time, stays told, and is known before anybody else can be granted the name.
+
+    In time: no later than `SMALL` after the deadline, or after the end of the pause in which the deadline fell, by
+    the keeper or by an operation that raises `LeaseLost`. Not to a process that died. Stays: after its end, no
+    deadline moves and no end is undone. Known before: at every grant of a seat to another, by the server, belief in
+    incompatible leases is over; claimed within assumptions only.
+    """
+    tellings: dict[str, list[Told]] = {}
+    for event in record.of(Told):
+        tellings.setdefault(event.holder, []).append(event)
+    for belief in record.beliefs:
+        yield from _told_in_time(record, belief, tellings.get(belief.holder, []))
+    ended: dict[str, Ended] = {}
+    for change in record.events:
+        if isinstance(change, Ended):
+            if not change.reason:
+                yield Violation("told", change.at, f"{change.holder} was revived after its end", (change.holder,))
+            ended[change.holder] = change
+        elif isinstance(change, Moved) and change.holder in ended:
+            yield Violation("told", change.at, f"the deadline of {change.holder} moved after its end", (change.holder,))
+    if within_assumptions(record):
+        yield from _known_before_next_grant(record)
+
+
+def _told_in_time(record: Record, belief: Belief, tellings: list[Told]) -> Verdict:
+    if belief.reason in (RELEASED, CRASHED) or belief.reason == "":
+        return
+    due = record.awake_after(belief.who, belief.until) + SMALL
+    if record.died_within(belief.who, belief.until, due):
+        return
+    first = min((event.at for event in tellings), default=record.ended_at)
+    if first > due:
+        yield Violation(
+            "told",
+            belief.until,
+            f"{belief.holder} was lost and its holder heard of it {first - belief.until:.3f} s later",
+            (belief.holder,),
+        )
+
+
+def _known_before_next_grant(record: Record) -> Verdict:
+    for grant in record.of(Granted):
+        for belief in record.beliefs:
+            if (
+                belief.name == grant.name
+                and belief.holder != grant.holder
+                and belief.since < grant.at < belief.until - TINY
+                and not _compatible(belief.mode, grant.mode)
+            ):
+                yield Violation(
+                    "told",
+                    grant.at,
+                    f"{grant.holder} was granted {grant.name!r} while {belief.holder} still believed in its lease",
+                    (grant.holder, belief.holder),
+                )
+
+
+def liveness(record: Record) -> Verdict:
+    """Once the faults are over, everybody who is alive and patient is served, and no name lies idle.
+
+    Idle: somebody alive waits for it and nobody believes to hold it; for at most three of the longest TTLs, the
+    lock-delay (longer if the server's clock was set back), and a turn for each place that there was in the queue.
+    Also, at any time: nobody is refused because of a lease of its own.
+    """
+    calm = record.calm_at
+    for attempt in record.attempts:
+        if attempt.began.at >= calm and attempt.token is None and not attempt.interrupted:
+            yield Violation(
+                "liveness",
+                min(attempt.answered, record.ended_at),
+                f"{attempt.began.holder} waited for {attempt.began.name!r} in good weather and was not served: "
+                f"{attempt.outcome or 'it waits still'}",
+                (attempt.began.holder,),
+            )
+    plan = record.plan
+    # A lock-delay is kept on the server's clock; the longest that it can become is what the clock was set back by.
+    set_back = (
+        sum(fault.by for fault in record.of(Fault) if fault.kind in ("back", "strobe")) if plan.lock_delay else 0.0
+    )
+    for name in record.names:
+        turns = record.longest_queue(name) * TURN / 1_000_000
+        allowed = (3 * plan.longest_ttl + plan.lock_delay + turns + set_back) * record.slowest
+        for since, until in record.idle(name):
+            if until - since > allowed:
+                yield Violation("liveness", until, f"{name!r} lay idle for {until - since:.1f} s while waited for", ())
+    yield from _refused_by_itself(record)
+
+
+def _refused_by_itself(record: Record) -> Verdict:
+    seated: dict[tuple[str, str], bool] = {}
+    for event in record.events:
+        if isinstance(event, Granted):
+            seated[event.name, event.holder] = True
+        elif isinstance(event, Freed):
+            seated.pop((event.name, event.holder), None)
+        elif isinstance(event, Refused) and (event.name, event.holder) in seated:
+            yield Violation(
+                "liveness", event.at, f"{event.holder} was told that {event.name!r} is held, by itself", (event.holder,)
+            )
+
+
+def leftovers(record: Record) -> Verdict:
+    """Nothing is left behind: no seat, no place in a queue, no lease in a keeper, when all is over.
+
+    In quiet histories also soon: what an attempt had, or a lease that ended, is gone from the server within a second
+    (not claimed with a lock-delay, since then a lost lease has to run out there).
+    """
+    for left in record.of(Left):
+        yield Violation(
+            "leftovers", left.at, f"a {left.what} of {left.holder} is left on {left.name!r}", (left.holder,)
+        )
+    if not record.kinds <= QUIET:
+        return
+    gone = {(event.name, event.holder): event for event in record.of(Freed)}
+    unqueued = {(event.name, event.holder): event for event in record.of(Unqueued)}
+    granted = {(event.name, event.holder) for event in record.of(Granted)}
+    queued = record.places
+    for attempt in record.attempts:
+        key, soon = (attempt.began.name, attempt.began.holder), attempt.finished + 1.0
+        if key in granted and not attempt.began.delay and (key not in gone or gone[key].at > soon):
+            yield Violation("leftovers", soon, f"the seat of {key[1]} is still there though it is over", (key[1],))
+        if key in queued and (key not in unqueued or unqueued[key].at > soon):
+            yield Violation("leftovers", soon, f"the place of {key[1]} is still there though it is over", (key[1],))
+
+
+def order(record: Record) -> Verdict:
+    """In quiet histories, first come, first served: nobody is granted a name past an earlier waiter.
+
+    Earlier: it had its place in the queue before the other had one (or, if the other never had one, before it was
+    granted), and it still waits. Not claimed right after a lease that ran out instead of being released: then nobody is
+    woken, and a waiter that has meanwhile moved up to the head may not know it and let its turn go by.
+    """
+    if not record.kinds <= QUIET:
+        return
+    over = {attempt.began.holder: attempt.answered for attempt in record.attempts}
+    waiting: dict[str, list[str]] = {}
+    ran_out: dict[str, bool] = {}
+    for event in record.events:
+        if isinstance(event, Granted):
+            queue = waiting.setdefault(event.name, [])
+            ahead = queue[: queue.index(event.holder)] if event.holder in queue else list(queue)
+            patient = [holder for holder in ahead if over[holder] > event.at]
+            if patient and not ran_out.get(event.name):
+                yield Violation(
+                    "order", event.at, f"{event.holder} was granted {event.name!r} past {patient[0]}", (patient[0],)
+                )
+            if event.holder in queue:
+                queue.remove(event.holder)
+        elif isinstance(event, Freed):
+            ran_out[event.name] = event.how == "lapsed"
+        elif isinstance(event, Queued):
+            waiting.setdefault(event.name, []).append(event.holder)
+        elif isinstance(event, Unqueued) and event.holder in waiting.get(event.name, []):
+            waiting[event.name].remove(event.holder)
+
+
+def patience(record: Record) -> Verdict:
+    """Acquire is over when its wait is, or one last short request and `GRACE` later, whatever the engine does.
+
+    With no wait, the last request is the only one and may take a request's time; several names need such a request
+    and a grace each to be given back. Not claimed where its own process was paused meanwhile.
+    """
+    for attempt in record.attempts:
+        extra = (GRACE + SHORTEST_REQUEST) * record.slowest if attempt.began.together else 0.0
+        due = attempt.began.due + extra
+        late = attempt.answered - due
+        if late > SMALL and not record.paused_within(attempt.began.who, attempt.began.at, attempt.answered):
+            yield Violation(
+                "patience",
+                due,
+                f"{attempt.began.holder} with a wait of {attempt.began.wait:.2f} s was over "
+                f"{late:.2f} s after its time and all grace",
+                (attempt.began.holder,),
+            )
+
+
+def lock_delay(record: Record) -> Verdict:
+    """After a lease that was lost rather than released, its name stays closed for the delay that it asked for.
+
+    Claimed when the server's clock was left alone and its data survived.
+    """
+    if not record.kinds.isdisjoint({"back", "forward", "strobe", "wipe"}):
+        return
+    closed: dict[str, Freed] = {}
+    for event in record.events:
+        if isinstance(event, Freed) and event.closed_until:
+            before = closed.get(event.name)
+            if before is None or before.closed_until < event.closed_until:
+                closed[event.name] = event
+        elif isinstance(event, Granted) and event.name in closed:
+            lost = closed[event.name]
+            if event.at < lost.closed_until - TINY:
+                yield Violation(
+                    "lock_delay",
+                    event.at,
+                    f"{event.holder} was granted {event.name!r} {lost.closed_until - event.at:.3f} s before the "
+                    f"lock-delay of {lost.holder} was over",
+                    (event.holder, lost.holder),
+                )
+
+
+def soundness(record: Record) -> Verdict:
+    """No algorithm ends with an error that it does not declare, and none runs in circles."""
+    for event in record.of(Broke):
+        yield Violation("soundness", event.at, f"{event.who}: {event.error}", ())
+
+
+JUDGES: tuple[Callable[[Record], Verdict], ...] = (
+    exclusion,
+    tokens,
+    fence,
+    told,
+    liveness,
+    leftovers,
+    order,
+    patience,
+    lock_delay,
+    soundness,
+)
+
+
+def judge(history: History) -> list[Violation]:
+    """All that is wrong with a history, in the order of time."""
+    record = Record(history)
+    found = [violation for one in JUDGES for violation in one(record)]
+    return sorted(found, key=lambda violation: violation.at)

@@ -1,0 +1,100 @@
+"""What one seed means: who there is, what they want, and what will be done to them.
+
+Each seed draws its own few kinds of faults (few at a time find more than all at once), so that among many seeds there
+are quiet histories, histories with one kind of trouble, and storms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+WITHIN: Final = {
+    "delay": "messages take long and overtake each other",
+    "loss": "requests and replies get lost",
+    "duplicate": "a request is carried out again, much later",
+    "cut": "a connection swallows everything for a while",
+    "reset": "a connection breaks, with requests under way",
+    "pause": "a process stops past its TTL, keeper and all, often exactly between a check and a write",
+    "crash": "a process dies; another may start in its place",
+    "restart": "the server restarts and keeps its data",
+    "stall": "the server stops for a while and then carries out what has piled up",
+    "drift": "clocks run up to 0.5 % too fast or too slow, the server's too",
+    "back": "the server's clock is set back",
+    "deaf": "wake-ups get lost",
+    "interrupt": "a caller is interrupted at an await of acquire or release",
+}
+"""Faults under which everything is claimed."""
+
+BEYOND: Final = {
+    "wipe": "the server restarts and has lost its data",
+    "force": "an operator releases a name by force",
+    "forward": "the server's clock is set forward",
+    "strobe": "the server's clock jumps to and fro",
+    "wild": "clocks of clients run up to a quarter too fast or too slow",
+    "freeze": "a process stops, and its clock with it",
+}
+"""Faults under which no lease can exclude; what is claimed of tokens and fences still holds."""
+
+QUIET: Final = frozenset({"drift", "interrupt"})
+"""Faults that do not change who comes first, nor keep anybody from giving back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Drawn from a seed."""
+
+    kinds: tuple[str, ...]
+    workers: tuple[int, ...]
+    """How many on each host."""
+    names: tuple[str, ...]
+    permits: int
+    """The limit of the counting lock; 0: there is none."""
+    sharing: float
+    """How often a name is asked for in shared mode."""
+    several: float
+    """How often several names are asked for at once."""
+    renewing: float
+    """How often a lease is renewed by the keeper."""
+    ttl: float
+    lock_delay: float
+    """0: none has one."""
+    request_timeout: float
+    faults_end: float
+
+    @property
+    def longest_ttl(self) -> float:
+        """No lease is asked for longer than this."""
+        return self.ttl * 1.5
+
+
+def draw(seed: int) -> Plan:
+    """The plan of a seed."""
+    rng = Random(seed)
+    names = ("a", "b")[: rng.choice((1, 1, 2))]
+    workers = tuple(rng.choice((1, 1, 2)) for _ in range(rng.choice((2, 3, 3, 4))))
+    return Plan(
+        kinds=_kinds(rng),
+        workers=workers,
+        names=names,
+        permits=rng.choice((0, 0, 2, 3)),
+        sharing=rng.choice((0.0, 0.0, 0.4)),
+        several=0.3 if len(names) > 1 and rng.random() < 0.6 else 0.0,
+        renewing=rng.choice((0.3, 0.7, 1.0)),
+        ttl=rng.choice((0.6, 1.2, 2.4)),
+        lock_delay=rng.choice((0.0, 0.0, 0.5, 1.5)),
+        request_timeout=rng.choice((0.3, 1.0, 2.0)),
+        faults_end=8.0 + 8.0 * rng.random(),
+    )
+
+
+def _kinds(rng: Random) -> tuple[str, ...]:
+    character = rng.random()
+    if character < 0.1:
+        return ()
+    if character < 0.2:
+        return ("drift", "interrupt")
+    within = rng.sample(sorted(WITHIN), rng.choice((1, 2, 2, 3, 3, 4, 6, 8)))
+    beyond = rng.sample(sorted(BEYOND), rng.choice((1, 1, 2))) if rng.random() < 0.35 else []
+    return tuple(sorted(within + beyond))

@@ -1,0 +1,193 @@
+"""A history put in order for its judges: attempts, beliefs, pauses, and who waited for what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TypeVar, cast
+
+from leasehold.core.engine import Mode
+from leasehold.sim.history import (
+    Began,
+    Calm,
+    Done,
+    Ended,
+    Event,
+    Fault,
+    Got,
+    Granted,
+    History,
+    Moved,
+    NotGot,
+    Queued,
+    Unqueued,
+)
+
+E = TypeVar("E", bound=Event)
+
+INTERRUPTIONS = frozenset({"Interrupted", "Signalled"})
+CRASHED = "its process died"
+
+
+class Belief:
+    """A lease as its holder believed in it: from the return of acquire until its deadline or its end."""
+
+    __slots__ = ("holder", "limit", "mode", "name", "reason", "since", "token", "until", "who")
+
+    def __init__(self, got: Got, mode: Mode, limit: int) -> None:
+        self.who, self.holder, self.name, self.token = got.who, got.holder, got.name, got.token
+        self.mode, self.limit = mode, limit
+        self.since, self.until = got.at, got.valid_until
+        self.reason = ""
+        """How it ended; empty while it has not."""
+
+
+class Attempt:
+    """One acquire, and the lease that came of it."""
+
+    __slots__ = ("answered", "began", "finished", "outcome", "token")
+
+    def __init__(self, began: Began) -> None:
+        self.began = began
+        self.answered = self.finished = float("inf")
+        """When acquire returned or raised; when its worker was through with everything that came of it."""
+        self.token: int | None = None
+        self.outcome = ""
+        """How acquire failed, or else how release ended."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the world put an end to it."""
+        return self.outcome in INTERRUPTIONS or self.outcome == CRASHED
+
+
+class Record:
+    """What the judges ask about one history."""
+
+    def __init__(self, history: History) -> None:
+        self.plan, self.events, self.ended_at = history.plan, history.events, history.ended_at
+        self.kinds = frozenset(history.plan.kinds)
+        self._by_type: dict[type[object], list[Event]] = {}
+        for event in history.events:
+            self._by_type.setdefault(type(event), []).append(event)
+        self.calm_at = min((event.at for event in self.of(Calm)), default=float("inf"))
+        self._pauses: dict[str, list[Fault]] = {}
+        self._crashes: dict[str, list[float]] = {}
+        for fault in self.of(Fault):
+            if fault.kind in ("pause", "freeze"):
+                self._pauses.setdefault(fault.who, []).append(fault)
+            elif fault.kind == "crash":
+                self._crashes.setdefault(fault.who, []).append(fault.at)
+        self.attempts: list[Attempt] = []
+        self.beliefs: list[Belief] = []
+        self._follow()
+        self.names = tuple(dict.fromkeys(attempt.began.name for attempt in self.attempts))
+        self.places = {(event.name, event.holder) for event in self.of(Queued)}
+        self.slowest = 1.0 / (1.0 - (0.25 if "wild" in self.kinds else 0.005))
+        """How much longer than it should, a clock may let somebody wait."""
+
+    def of(self, kind: type[E]) -> list[E]:
+        """All events of a type, in order."""
+        return cast(list[E], self._by_type.get(kind, []))
+
+    def _follow(self) -> None:
+        """Follow every attempt and every belief from event to event."""
+        attempts: dict[str, Attempt] = {}
+        beliefs: dict[str, Belief] = {}
+        self.times_got: Counter[str] = Counter()
+        for event in self.events:
+            if isinstance(event, Began):
+                attempts[event.holder] = attempt = Attempt(event)
+                self.attempts.append(attempt)
+            elif isinstance(event, Got):
+                attempt = attempts[event.holder]
+                attempt.answered, attempt.token = event.at, event.token
+                beliefs[event.holder] = belief = Belief(event, attempt.began.mode, attempt.began.limit)
+                self.beliefs.append(belief)
+                self.times_got[event.holder] += 1
+            elif isinstance(event, NotGot):
+                attempt = attempts[event.holder]
+                attempt.answered = attempt.finished = event.at
+                attempt.outcome = event.why
+            elif isinstance(event, Done):
+                attempts[event.holder].finished, attempts[event.holder].outcome = event.at, event.outcome
+            elif isinstance(event, Moved):
+                beliefs[event.holder].until = event.valid_until
+            elif isinstance(event, Ended):
+                self._end(beliefs[event.holder], event)
+            elif isinstance(event, Fault) and event.kind == "crash":
+                self._crash(event)
+
+    def _end(self, belief: Belief, event: Ended) -> None:
+        if not event.reason:
+            belief.reason = ""
+        elif not belief.reason:
+            belief.until, belief.reason = min(belief.until, event.at), event.reason
+
+    def _crash(self, crash: Fault) -> None:
+        for attempt in self.attempts:
+            if attempt.began.who[0] == crash.who and attempt.finished > crash.at:
+                attempt.answered = min(attempt.answered, crash.at)
+                attempt.finished, attempt.outcome = crash.at, CRASHED
+
+    def token_got(self, grant: Granted) -> int:
+        """The token of a granted seat, also if it was only minted afterwards; 0 if nobody ever got it."""
+        if grant.token:
+            return grant.token
+        return next((belief.token for belief in self.beliefs if belief.holder == grant.holder), 0)
+
+    # Pauses and deaths.
+
+    def awake_after(self, who: str, at: float) -> float:
+        """The first time from then on at which the worker's process could act."""
+        for pause in self._pauses.get(who[0], []):
+            if pause.at <= at < pause.until:
+                at = pause.until
+        return at
+
+    def paused_within(self, who: str, since: float, until: float) -> bool:
+        """Whether the worker's process was paused at any time between."""
+        return any(pause.at <= until and pause.until >= since for pause in self._pauses.get(who[0], []))
+
+    def died_within(self, who: str, since: float, until: float) -> bool:
+        """Whether the worker's process died between."""
+        return any(since <= at <= until for at in self._crashes.get(who[0], []))
+
+    # Waiting.
+
+    def longest_queue(self, name: str) -> int:
+        """How many were in the queue at most, dead waiters and repeated requests among them."""
+        length = longest = 0
+        for event in self.events:
+            if isinstance(event, Queued | Unqueued) and event.name == name:
+                length += 1 if isinstance(event, Queued) else -1
+                longest = max(longest, length)
+        return longest
+
+    def idle(self, name: str) -> Iterator[tuple[float, float]]:
+        """When, since the calm, somebody waited for the name and nobody believed to hold it."""
+        changes: list[tuple[float, int, int]] = []
+        granted = {event.holder: event.at for event in self.of(Granted) if event.name == name}
+        for attempt in self.attempts:
+            if attempt.began.name != name or attempt.answered <= self.calm_at:
+                continue
+            since, until, holder = attempt.began.at, min(attempt.answered, self.ended_at), attempt.began.holder
+            if not attempt.began.together:
+                changes += ((since, 1, 0), (until, -1, 0))
+            elif holder in granted:
+                # Together with others: whoever has this one already keeps it while it waits for the next.
+                changes += ((granted[holder], 0, 1), (max(until, granted[holder]), 0, -1))
+        for belief in self.beliefs:
+            if belief.name == name and belief.until > self.calm_at:
+                changes += ((belief.since, 0, 1), (max(belief.until, belief.since), 0, -1))
+        changes.sort()
+        waiting = holding = 0
+        idle_since: float | None = None
+        for at, waits, holds in changes:
+            waiting, holding = waiting + waits, holding + holds
+            idle = waiting > 0 and holding == 0
+            if idle and idle_since is None:
+                idle_since = at
+            elif not idle and idle_since is not None:
+                yield max(idle_since, self.calm_at), at
+                idle_since = None
