@@ -102,7 +102,7 @@ class KeeperThread:
 
         try:
             asyncio.run(self._loops(keeper))
-        except BaseException:
+        except Exception:  # noqa: BLE001 -- whatever it was: every holder is told
             log().exception("the keeper stopped unexpectedly; every lease that it kept is reported as lost")
         finally:
             if not keeper.closing:
