@@ -32,7 +32,7 @@ class Desk:
         self.reentrant: dict[tuple[int, str], Any] = {}
         self._label, self._most_waiters = label, most_waiters
         self._purposes_checked: set[Purpose] = {"efficiency"}
-        self._waiting: set[str] = set()
+        self._waiting: set[Attempt] = set()
         self.about = self._who()
 
     def _who(self) -> str:
@@ -49,12 +49,17 @@ class Desk:
         if not wait:
             held = await acquire(self.engine, attempt, wait=0.0, request_timeout=self.request_timeout)
             return self._kept(held, terms, make)
-        self._join_waiters(attempt)
+        if len(self._waiting) >= self._most_waiters:
+            raise TooManyWaiters(
+                f"{self._most_waiters} callers of this client already wait for a lock; "
+                "shed load, or raise most_waiters if that many waiters are meant"
+            )
+        self._waiting.add(attempt)
         try:
             held = await acquire(self.engine, attempt, wait=wait, request_timeout=self.request_timeout)
             return self._kept(held, terms, make)
         finally:
-            self._waiting.discard(attempt.want.holder)
+            self._waiting.discard(attempt)
 
     async def hold_several(
         self, terms: dict[str, Terms], attempts: list[Attempt], wait: float, make: MakeLease[L]
@@ -79,14 +84,6 @@ class Desk:
     async def _check_purpose(self, purpose: Purpose) -> None:
         await self.engine.check_purpose(purpose, until=self.engine.world.now() + self.request_timeout)
         self._purposes_checked.add(purpose)
-
-    def _join_waiters(self, attempt: Attempt) -> None:
-        if len(self._waiting) >= self._most_waiters:
-            raise TooManyWaiters(
-                f"{self._most_waiters} callers of this client already wait for a lock; "
-                "shed load, or raise most_waiters if that many waiters are meant"
-            )
-        self._waiting.add(attempt.want.holder)
 
     def _kept(self, held: Held, terms: Terms, make: MakeLease[L]) -> L:
         if terms.longest_hold is not None:

@@ -39,7 +39,6 @@ class Held:
         "owner",
         "process",
         "renew_at",
-        "renewing",
         "token",
         "ttl",
         "valid_until",
@@ -59,7 +58,6 @@ class Held:
         self.valid_until = sent_at + want.ttl - margin(want.ttl, extra_margin)
         self.hold_until: float | None = None
         self.renew_at: float | None = None
-        self.renewing = False
         self.ended: str | None = None
         self.owner: Callable[[], object | None] | None = None
         self.listeners: list[Callable[[LeaseLost], object]] = []
