@@ -30,7 +30,14 @@ CLIENTS = (
 )  # fmt: skip
 # The benchmark runs the peers that it compares Leasehold with.
 MAY_IMPORT_CLIENTS = ("leasehold.wires", "leasehold.bench")
-MAY_IMPORT_SQLITE = ("leasehold.wires", "leasehold.engines.sqlite", "leasehold.fences", "leasehold.bench")
+MAY_IMPORT_SQLITE = (
+    "leasehold.wires",
+    "leasehold.engines.sqlite",
+    "leasehold.fences",
+    "leasehold.bench",
+    "leasehold.demo",
+    "leasehold.testing",
+)
 UNSAFE_SERIALISERS = ("marshal", "pickle", "shelve")
 PUBLIC = ("leasehold.errors", "leasehold.fences", "leasehold.lease")
 
