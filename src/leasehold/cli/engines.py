@@ -8,7 +8,7 @@ import click
 
 from leasehold.cli.options import client
 from leasehold.cli.output import write_json
-from leasehold.cli.shown import console
+from leasehold.cli.shown import write_table
 from leasehold.core.engine import Capability, Facts
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ def command(on: str | None, as_json: bool) -> None:
     if as_json:
         write_json({"engines": [as_data(facts) for facts in described]})
         return
-    out = console()
-    for facts in described:
-        out.print(_table(facts, with_address=on is not None))
-        out.print()
+    for number, facts in enumerate(described):
+        if number:
+            click.echo()
+        write_table(_table(facts, with_address=on is not None))
 
 
 def _facts(url: str) -> Facts:

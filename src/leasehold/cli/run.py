@@ -197,7 +197,7 @@ class _Run:
             return code
         lost = self._give_back(lease, ending)
         if lost:
-            self._tell(f"the program's own exit code was {ending.code}")
+            say(f"exit code {exits.LOST}, because the lease was lost; the program's own was {ending.code}")
             return exits.LOST
         if ending.interrupted:
             raise Interrupted(signal.SIGINT, group=ending.had_terminal)
@@ -213,7 +213,7 @@ class _Run:
             self._tell(f"released {quoted(lease.name)}")
         except LeaseLost as loss:
             if ending.lost is None:
-                say(f"{loss}; the program's exit code was {ending.code}")
+                say(str(loss))
             return True
         except EngineError as error:
             if ending.lost is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from leasehold.cli.output import duration, visible
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
     from leasehold import HolderStatus, NameStatus, WaiterStatus
@@ -48,12 +48,24 @@ def as_data(status: NameStatus) -> dict[str, Any]:
 
 
 def console(*, err: bool = False) -> Console:
-    """Where tables go. In a pipe nothing is cut or coloured."""
+    """Where tables go."""
     from rich.console import Console
 
-    stream = sys.stderr if err else sys.stdout
-    width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    return Console(stderr=err, highlight=False, markup=False, emoji=False)
+
+
+def write_table(*tables: RenderableType) -> None:
+    """Tables for people on stdout. In a pipe nothing is cut, padded or coloured."""
+    out = console()
+    if out.is_terminal:
+        out.print(*tables)
+        return
+    if "COLUMNS" not in os.environ:
+        out.width = _WIDE
+    with out.capture() as captured:
+        out.print(*tables)
+    for line in captured.get().splitlines():
+        sys.stdout.write(line.rstrip() + "\n")
 
 
 def overview(statuses: Iterable[NameStatus], *, most_rows: int | None = None) -> Table:

@@ -13,7 +13,7 @@ import click
 
 from leasehold.cli.options import client, complete_name, engine_options, read_duration, read_name
 from leasehold.cli.output import say, write_json
-from leasehold.cli.shown import as_data, console, details, overview
+from leasehold.cli.shown import as_data, console, details, overview, write_table
 from leasehold.core.engine import NameStatus
 from leasehold.errors import EngineError
 
@@ -68,7 +68,7 @@ def command(
             _show_once(look, as_json=as_json)
             return
         try:
-            if as_json or not sys.stdout.isatty():
+            if as_json or not sys.stdout.isatty() or console().is_dumb_terminal:
                 _follow(look, watch, as_json=as_json)
             else:
                 _watch(look, watch)
@@ -104,13 +104,11 @@ def _show_once(look: _Look, *, as_json: bool) -> None:
     if as_json:
         write_json(_data(look, statuses, more))
     elif look.names:
-        out = console()
-        for status in statuses:
-            out.print(details(status))
+        write_table(*(details(status) for status in statuses))
     elif not statuses:
         click.echo(f"Nothing is held and nobody waits ({look.where}).")
     else:
-        console().print(overview(statuses))
+        write_table(overview(statuses))
         if more:
             say(f"there are more than {look.limit} names; --limit shows more of them, or give the names")
 
