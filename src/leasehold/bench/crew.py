@@ -39,8 +39,11 @@ class Worker:
         )
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._errors: list[str] = []
-        threading.Thread(target=self._read_answers, daemon=True).start()
-        threading.Thread(target=self._read_errors, daemon=True).start()
+        self._readers = [
+            threading.Thread(target=read, daemon=True) for read in (self._read_answers, self._read_errors)
+        ]
+        for reader in self._readers:
+            reader.start()
         self.tell(job)
 
     @property
@@ -84,20 +87,24 @@ class Worker:
         for harder in (self._process.terminate, self._process.kill):
             try:
                 self._process.wait(ENDS_WITHIN)
-                return
+                break
             except subprocess.TimeoutExpired:
                 harder()
         self._process.wait()
+        for reader in self._readers:
+            reader.join(ENDS_WITHIN)
 
     def _read_answers(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._answers.put(line)
+        with self._process.stdout as lines:
+            for line in lines:
+                self._answers.put(line)
         self._answers.put("")
 
     def _read_errors(self) -> None:
         assert self._process.stderr is not None
-        self._errors.extend(self._process.stderr)
+        with self._process.stderr as lines:
+            self._errors.extend(lines)
 
     def _last_words(self) -> str:
         self._process.wait(ENDS_WITHIN)

@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import shutil
 import socket
+import sqlite3
 import subprocess
 import tempfile
 import time
@@ -146,4 +147,22 @@ def users_place(on: str) -> Iterator[tuple[list[Place], list[str]]]:
     # An embedded engine's peers must write to the same disk.
     beside = lease_file(on).path.parent if facts.engine == "sqlite" else None
     with tempfile.TemporaryDirectory(prefix="leasehold-bench-", dir=beside) as folder:
-        yield [Place(facts.engine, on, fresh_namespace(), Path(folder), private=False)], []
+        place = Place(facts.engine, on, fresh_namespace(), Path(folder), private=False)
+        try:
+            yield [place], []
+        finally:
+            clear(place)
+
+
+def clear(place: Place) -> None:
+    """Remove what the benchmark has written: all of it carries the namespace, which nobody else has."""
+    if place.speaks_redis:
+        with BareSocket(place.on) as asked:
+            for key in list(asked.scan(f"*{place.namespace}*")):
+                asked.ask("UNLINK", key)
+    elif place.engine == "sqlite":
+        from leasehold.wires.sqlite_file import lease_file
+
+        with contextlib.closing(sqlite3.connect(lease_file(place.on).path, isolation_level=None)) as connection:
+            for table in ("lease", "seat", "waiter"):
+                connection.execute(f"DELETE FROM {table} WHERE namespace = ?", (place.namespace,))  # noqa: S608

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 Reply = bytes | int | None | list["Reply"]
@@ -49,6 +50,16 @@ class BareSocket:
         assert isinstance(text, bytes)
         lines = (line.partition(":") for line in text.decode().splitlines())
         return {name: value for name, colon, value in lines if colon}
+
+    def scan(self, pattern: str) -> Iterator[bytes]:
+        """Every key that matches, found page by page."""
+        cursor: Reply = b"0"
+        while True:
+            page = self.ask("SCAN", cast("bytes", cursor), "MATCH", pattern, "COUNT", 1000)
+            cursor, keys = cast("list[Reply]", page)
+            yield from cast("list[bytes]", keys)
+            if cursor == b"0":
+                return
 
     def close(self) -> None:
         """Close the connection."""
