@@ -22,6 +22,8 @@ _BUILT_IN = {
     "rediss+sentinel": "leasehold.engines.redis",
     "valkey": "leasehold.engines.redis",
     "valkeys": "leasehold.engines.redis",
+    "etcd": "leasehold.engines.etcd",
+    "etcds": "leasehold.engines.etcd",
 }
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30}):", re.ASCII)
 _CLIENT_PACKAGES = {"redis": "leasehold.engines.redis", "valkey": "leasehold.engines.redis"}

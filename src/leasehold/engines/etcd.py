@@ -1,0 +1,436 @@
+"""Etcd: one transaction to take a name, the revision that it got as its token, and a queue in the order of revisions.
+
+Each attempt writes a key that hangs on the client's session; see `etcd_queue` for the keys and `etcd_sessions` for the
+sessions. Whoever must wait watches the key before its own, and its own; when one is gone it looks again, for being
+woken proves nothing: its own session may have ended meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from leasehold.core.engine import (
+    Busy,
+    Grant,
+    Incumbent,
+    NameStatus,
+    Purpose,
+    Renewal,
+    Suspect,
+    Want,
+)
+from leasehold.core.worlds import World
+from leasehold.engines import etcd_queue as layout
+from leasehold.engines.etcd_facts import facts_of
+from leasehold.engines.etcd_requests import Requests
+from leasehold.engines.etcd_sessions import Place, Session, Sessions
+from leasehold.errors import EngineError, EngineUnavailable, Misuse, OutcomeUnknown, quoted
+from leasehold.wires import etcd_messages as messages
+from leasehold.wires.etcd_address import Address, address_from_url, warn_of_transport
+from leasehold.wires.etcd_errors import LeaseGone
+from leasehold.wires.etcd_messages import Key, Outcome, looking
+
+if TYPE_CHECKING:
+    from leasehold.lease import LeaseView
+    from leasehold.wires.etcd import Bell, Wire
+
+T = TypeVar("T")
+
+KEPT: Final = 1 / 3
+"""A session that waiters hang on is kept alive whenever it has spent this share of its TTL."""
+SILENCE: Final = 30.0
+"""A waiter asks again after so long even without news."""
+NEAR: Final = 2
+"""How many of the latest keys are looked at: one's own, and the one before it."""
+MOST_SHOWN: Final = 1000
+"""Holders and waiters of a name."""
+MOST_ASKED: Final = 32
+"""Sessions that are asked how long they have left, to show a name."""
+CLOSE_WITHIN: Final = 0.5
+
+
+class EtcdEngine:
+    """The operations, the same in both worlds: only the wire differs."""
+
+    def __init__(self, family: EtcdFamily, wire: Wire) -> None:
+        self.facts = family.facts
+        self.world: World = wire.world
+        self._family, self._wire, self._sessions = family, wire, family.sessions
+        self._requests = Requests(wire, family.sessions, self.facts.address)
+
+    def _keys(self, name: str) -> layout.NameKeys:
+        return layout.keys_of(self._family.namespace, name)
+
+    # Taking
+
+    async def take(
+        self,
+        want: Want,
+        *,
+        until: float,
+        patience: float | None = None,
+        suspect: Suspect | None = None,  # noqa: ARG002 -- nobody can set etcd's clock back
+    ) -> Grant | Busy:
+        """Take the name, or say why not; with patience, queue."""
+        key = self._keys(want.name).of(want.mode, want.holder)
+        is_new = self._sessions.known(want.holder) is None
+        for has_failed in (False, True):
+            place = self._sessions.place_for(want, key, self.world.now())
+            try:
+                await self._requests.confirm(place.session, until)
+                if patience is None:
+                    return await self._try_once(want, place, until)
+                return await self._queue_up(want, place, patience, until)
+            except LeaseGone as error:
+                self._sessions.bury(place.session)
+                if has_failed:
+                    raise EngineUnavailable(str(error)) from None
+            except (EngineUnavailable, Misuse):
+                if is_new:
+                    self._sessions.forget(want.holder)
+                raise
+            except BaseException:
+                place.uncertain = True
+                raise
+        raise AssertionError("either of two tries returns or raises")
+
+    def _looks(self, want: Want, place: Place, before: int = 0) -> list[bytes]:
+        """See one's own key, the oldest that could be in the way, and the latest of those."""
+        span = self._keys(want.name).in_the_way_of(want.mode)
+        latest = 0 if want.mode == "permit" else NEAR
+        return [
+            looking(messages.look(place.key)),
+            looking(messages.look(*span, limit=1, keys_only=False)),
+            looking(messages.look(*span, limit=latest, newest_first=True, created_before=before)),
+        ]
+
+    async def _try_once(self, want: Want, place: Place, until: float) -> Grant | Busy:
+        """Write the key only if nothing is in the way, so that a refusal leaves nothing behind."""
+        span = self._keys(want.name).in_the_way_of(want.mode)
+        put = messages.put(place.key, layout.value_of(want, time.time(), None), place.session.id)
+        revision = 0
+        while True:
+            outcome = await self._requests.txn(
+                [messages.if_none_created_since(*span, revision)],
+                [put, looking(messages.look(place.key))],
+                self._looks(want, place),
+                (1, 3),
+                until,
+            )
+            own = outcome.found[0]
+            if outcome.succeeded:
+                return self._granted(place, self._own(own, place).created, outcome)
+            if own:  # an earlier request of this attempt did arrive
+                return await self._queue_up(want, place, 0.0, until)
+            before = [one.key for one in reversed(outcome.found[2])]
+            if want.mode != "permit" or layout.blockade(want.mode, want.limit, before) is not None:
+                self._sessions.forget(want.holder)
+                return Busy(SILENCE, _incumbent(outcome))
+            revision = outcome.revision  # there is room; take it if nobody else did meanwhile
+
+    async def _queue_up(self, want: Want, place: Place, patience: float, until: float) -> Grant | Busy:
+        """Have a key in the queue, and see who is before it."""
+        if place.token is None:
+            looks = self._looks(want, place)
+            put = messages.put(place.key, layout.value_of(want, time.time(), patience), place.session.id)
+            # Writing a key that is there already moves it to the present session and keeps its place.
+            outcome = await self._requests.txn([], [put, *looks], [], (3, 0), until)
+            place.token = self._own(outcome.found[0], place).created
+            before = [one.key for one in reversed(outcome.found[2]) if one.created < place.token]
+            if before or want.mode == "permit" or len(outcome.found[2]) < NEAR:
+                return self._judged(want, place, before, outcome)
+        outcome = await self._requests.txn([], self._looks(want, place, before=place.token), [], (3, 0), until)
+        own = outcome.found[0]
+        if not own or (own[0].created, own[0].lease) != (place.token, place.session.id):
+            # Its session ended, or an operator broke the lock: the place in the queue is lost.
+            place.token = None
+            return await self._queue_up(want, place, patience, until)
+        return self._judged(want, place, [one.key for one in reversed(outcome.found[2])], outcome)
+
+    def _own(self, found: list[Key], place: Place) -> Key:
+        if len(found) != 1 or found[0].key != place.key:
+            raise EngineError(f"etcd at {self.facts.address} does not show the key that it has just written")
+        return found[0]
+
+    def _judged(self, want: Want, place: Place, before: list[bytes], outcome: Outcome) -> Grant | Busy:
+        assert place.token is not None
+        blockade = layout.blockade(want.mode, want.limit, before)
+        if blockade is None:
+            return self._granted(place, place.token, outcome)
+        place.blockade, place.revision = blockade, outcome.revision
+        return Busy(SILENCE, _incumbent(outcome))
+
+    def _granted(self, place: Place, token: int, outcome: Outcome) -> Grant:
+        place.token, place.blockade, place.revision = token, None, outcome.revision
+        return Grant(token, since=place.session.confirmed_at)
+
+    # Waiting
+
+    async def wait(self, want: Want, until: float) -> None:
+        """Return when what stands before the asker is gone, or its own key is; meanwhile keep its session alive."""
+        place = self._sessions.known(want.holder)
+        if place is None or place.blockade is None:
+            await self._pause(until)
+            return
+        news = _News(place, place.blockade, self._wire.bell())
+        one = len(news.left) == 1
+        ranges = [(place.key, b""), *((key, b"") for key in news.left)] if one else [self._keys(want.name).all]
+        subscription = self._family.hub.start(ranges, place.revision, news)
+        try:
+            while not await news.bell.heard(min(until, place.session.refresh_at(KEPT)) - self.world.now()):
+                now = self.world.now()
+                if now >= until or place.session.over(now):
+                    return
+                await self._refresh_while_waiting(place.session, now, until)
+        finally:
+            self._family.hub.stop(subscription)
+        if news.missed:
+            await self._pause(until)
+
+    async def _refresh_while_waiting(self, session: Session, now: float, until: float) -> None:
+        if now < session.refresh_at(KEPT):
+            return
+        session.claim(now)
+        try:
+            await self._requests.refresh(session, min(until, now + session.ttl / 6))
+        except EngineError:
+            return  # tried again soon; and if it stays so, the next request says it
+
+    async def _pause(self, until: float) -> None:
+        """Do not ask again at once, for a watch that does not work would else become a busy loop."""
+        await self.world.sleep(max(min(0.1 + 0.2 * self.world.chance(), until - self.world.now()), 0.0))
+
+    # Holding
+
+    async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool]:
+        """Keep each session alive, and look whether each key is still there."""
+        places = [self._sessions.known(lease.holder) for lease in leases]
+        for lease, place in zip(leases, places, strict=True):
+            if place is not None and not place.session.dead and math.ceil(lease.ttl) > place.session.ttl:
+                session = self._sessions.session_for(lease.ttl, self.world.now())
+                await self._hang(place, lease, session, until)
+        now = self.world.now()
+        kept: set[Session] = set()
+        for session in {place.session for place in places if place is not None}:
+            if not session.over(now) and await self._requests.refresh(session, until):
+                kept.add(session)
+        asked = [(lease, place) for lease, place in zip(leases, places, strict=True) if place and place.session in kept]
+        still: set[str] = set()
+        for start in range(0, len(asked), messages.MOST_OPERATIONS):
+            still |= await self._still_held(asked[start : start + messages.MOST_OPERATIONS], until)
+        return [lease.holder in still for lease in leases]
+
+    async def _still_held(self, asked: list[tuple[Renewal, Place]], until: float) -> set[str]:
+        """The holders among these whose keys are as they were created."""
+        looks = [looking(messages.look(place.key)) for _, place in asked]
+        outcome = await self._requests.txn([], looks, [], (len(looks), 0), until)
+        still: set[str] = set()
+        for (lease, place), found in zip(asked, outcome.found, strict=True):
+            if not found or found[0].key != place.key or found[0].created != lease.token:
+                continue
+            # An earlier request to hang it elsewhere may have been carried out without our knowing.
+            if found[0].lease == place.session.id or await self._hang(place, lease, place.session, until):
+                still.add(lease.holder)
+        return still
+
+    async def _hang(self, place: Place, lease: Renewal, session: Session, until: float) -> bool:
+        """Hang the key of a lease on another session; its place and its token stay. False when the key is gone."""
+        try:
+            await self._requests.confirm(session, until)
+            condition, hang = messages.if_created(place.key, lease.token), messages.hang(place.key, session.id)
+            outcome = await self._requests.txn([condition], [hang], [], (0, 0), until)
+        except LeaseGone as error:
+            self._sessions.bury(session)
+            raise EngineUnavailable(str(error)) from None
+        if outcome.succeeded:
+            self._sessions.move(place, session)
+        return outcome.succeeded
+
+    async def release(self, name: str, holder: str, *, until: float) -> bool:
+        """Give the name back, and leave its queue."""
+        place = self._sessions.known(holder)
+        if place is None:
+            keys = [self._keys(name).of(mode, holder) for mode in layout.MODES]
+            deletions = [messages.deleting(messages.delete(key)) for key in keys]
+            return (await self._requests.txn([], deletions, [], (0, 0), until)).deleted > 0
+        try:
+            request = messages.delete(place.key)
+            deleted, _ = await self._requests.ask(messages.DELETE, request, until, messages.deletion_of)
+        except BaseException:
+            self._sessions.owe(place)
+            raise
+        self._sessions.forget(holder)
+        return deleted > 0 and place.blockade is None
+
+    # Operators
+
+    async def status(self, name: str, *, until: float) -> NameStatus | None:
+        """Who holds and who waits."""
+        request = messages.look(*self._keys(name).all, limit=MOST_SHOWN, keys_only=False)
+        found = await self._reading(messages.RANGE, request, until, messages.keys_in)
+        if not found:
+            return None
+        holding, waiting = layout.standing(found)
+        left: dict[int, float] = {}
+        for lease in list(dict.fromkeys(one.lease for one in holding))[:MOST_ASKED]:
+            asked = await self._reading(messages.TIME_TO_LIVE, messages.lease_id(lease), until, messages.ttl_of_lease)
+            left[lease] = float(max(asked, 0))
+        return layout.status_of(name, holding, waiting, left, time.time())
+
+    async def names(self, *, after: str | None, limit: int, until: float) -> list[str]:
+        """Names that are held or waited for, in the order of their encoded text."""
+        start, end = layout.namespace_range(self._family.namespace)
+        if after is not None:
+            start = self._keys(after).all[1]
+        names: list[str] = []
+        while len(names) < limit:
+            request = messages.list_keys(start, end, MOST_SHOWN)
+            found = await self._reading(messages.RANGE, request, until, messages.keys_in)
+            for key in found:
+                name = layout.name_in(key.key, self._family.namespace)
+                if name is not None and name not in names[-1:]:
+                    names.append(name)
+            if len(found) < MOST_SHOWN:
+                break
+            start = found[-1].key + b"\0"
+        return names[:limit]
+
+    async def force_release(self, name: str, *, until: float) -> int:
+        """End every lease on the name. Waiters lose their places too and queue again, for their tokens are older."""
+        request = messages.delete(*self._keys(name).all)
+        _, revision = await self._requests.ask(messages.DELETE, request, until, messages.deletion_of)
+        return revision
+
+    async def _reading(self, method: str, request: bytes, until: float, read: Callable[[bytes], T]) -> T:
+        try:
+            return await self._requests.ask(method, request, until, read)
+        except OutcomeUnknown as error:  # a question leaves nothing behind
+            raise EngineUnavailable(str(error)) from None
+
+    async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
+        """Every purpose is served: tokens increase whatever the clocks do."""
+
+    # The end
+
+    async def close(self) -> None:
+        """Revoke sessions that nothing hangs on, and give back the connections with the last engine of the family."""
+        for session in self._sessions.retire_idle():
+            request = messages.lease_id(session.id)
+            with contextlib.suppress(EngineError):  # then it lapses
+                await self._requests.ask(messages.REVOKE, request, self.world.now() + CLOSE_WITHIN, bytes)
+        self._family.leave(self)
+
+    def forked(self) -> None:
+        """Let go of what belongs to the parent: connections, sessions, places."""
+        self._family.forked()
+
+
+class _News:
+    """What a waiter hears of the keys that it waits for. It is called in the thread that reads the watches."""
+
+    def __init__(self, place: Place, blockade: layout.Blockade, bell: Bell) -> None:
+        self._own, self._may_stay = place.key, blockade.may_stay
+        self.left, self.bell = set(blockade.keys), bell
+        self.missed = False
+
+    def __call__(self, key: bytes | None) -> None:
+        """A key was deleted; or (None) something may have been missed."""
+        self.missed = self.missed or key is None
+        self.left.discard(key or b"")
+        if key is None or key == self._own or len(self.left) <= self._may_stay:
+            self.bell.ring()
+
+
+def _incumbent(outcome: Outcome) -> Incumbent | None:
+    """The oldest key that is in the way. How often it was renewed cannot be seen, so no suspicion ever ripens."""
+    for oldest in outcome.found[1]:
+        return Incumbent(oldest.created, 0, math.inf, layout.about_of(oldest).about)
+    return None
+
+
+class EtcdFamily:
+    """One cluster as one client sees it: its endpoints, its sessions and its watches, shared by the worlds."""
+
+    def __init__(self, address: Address, namespace: str) -> None:
+        from leasehold.wires.etcd_lines import Lines
+        from leasehold.wires.etcd_watch import WatchHub
+
+        self.facts = facts_of(address)
+        self.namespace, self.sessions = namespace, Sessions()
+        self._lines = Lines(address)
+        self.hub = WatchHub(self._lines)
+        self._engines: set[EtcdEngine] = set()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<EtcdFamily {self.facts.address}>"
+
+    def blocking(self) -> EtcdEngine:
+        """An engine whose operations block. Threads may share it."""
+        from leasehold.wires.etcd import BlockingWire
+
+        return self._joined(EtcdEngine(self, BlockingWire(self._lines)))
+
+    def asyncio(self) -> EtcdEngine:
+        """An engine for the running event loop. Tasks may share it."""
+        from leasehold.wires.etcd import AsyncWire
+
+        return self._joined(EtcdEngine(self, AsyncWire(self._lines)))
+
+    def _joined(self, engine: EtcdEngine) -> EtcdEngine:
+        with self._lock:
+            self._engines.add(engine)
+        return engine
+
+    def leave(self, engine: EtcdEngine) -> None:
+        """An engine is not in use any more; the last one closes the connections."""
+        with self._lock:
+            self._engines.discard(engine)
+            if self._engines:
+                return
+        self.hub.close()
+        self._lines.close()
+
+    def forked(self) -> None:
+        """In a forked child: own nothing of the parent's."""
+        self._lock, self._engines = threading.Lock(), set()
+        self.sessions.forked()
+        self.hub.forked()
+        self._lines.forked()
+
+
+class Ownership(NamedTuple):
+    """That a lease is held, as a condition for a transaction of one's own: the key was created at this revision."""
+
+    key: bytes
+    create_revision: int
+
+
+def ownership(lease: LeaseView) -> Ownership:
+    """The condition under which a lease on etcd is held.
+
+    Data that lives in the same cluster needs no fence and no clock: compare the create revision of this key with this
+    number in the transaction that writes, and a holder that was overtaken writes nothing. See the page of the engine.
+    """
+    engine, want = lease._engine, lease._held.want
+    if not isinstance(engine, EtcdEngine):
+        raise Misuse(f"ownership() is for leases on etcd, and this one is on {quoted(engine.facts.engine)}")
+    return Ownership(layout.keys_of(engine._family.namespace, want.name).of(want.mode, want.holder), lease.token)
+
+
+def open_engine(on: str, *, namespace: str, client_label: str) -> EtcdFamily:  # noqa: ARG001 -- etcd shows no labels
+    """Open the engine behind a URL. Nothing is sent before the first operation."""
+    address = address_from_url(on)
+    try:
+        family = EtcdFamily(address, namespace)
+    except ModuleNotFoundError as error:
+        if error.name != "grpc":
+            raise
+        raise Misuse('the etcd engine needs gRPC: pip install "leasehold[etcd]"') from None
+    warn_of_transport(address, stacklevel=4)
+    return family

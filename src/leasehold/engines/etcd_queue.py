@@ -1,0 +1,183 @@
+"""How a name, its holders and its waiters look in etcd: the keys, their values, and who comes before whom.
+
+Every attempt has a key of its own, ``leasehold/<namespace>/<name>/<kind>/<holder>``, each part percent-encoded. Two
+attempts of one client so exclude each other like those of strangers. The revision at which a key was created is its
+place in the queue, and its token. Whoever has nobody before it that it must wait for, holds the name.
+
+>>> keys_of("shop", "a/b").of("exclusive", "7f")
+b'leasehold/shop/a%2Fb/e/7f'
+>>> name_in(b"leasehold/shop/a%2Fb/e/7f", "shop")
+'a/b'
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from leasehold.core.engine import HolderStatus, Mode, NameStatus, WaiterStatus, Want
+from leasehold.wires.etcd_messages import Key
+
+PREFIX: Final = b"leasehold/"
+_KINDS: Final[dict[Mode, bytes]] = {"exclusive": b"e/", "permit": b"p/", "shared": b"s/"}
+"""In this order those that a shared lease waits for stand side by side."""
+_AFTER_SLASH: Final = b"0"
+"""The character that follows the slash: where a range of keys below a slash ends."""
+MODES: Final = tuple(_KINDS)
+MOST_TEXT: Final = 200
+
+
+def _encoded(text: str) -> bytes:
+    return quote(text, safe="").encode()
+
+
+def namespace_range(namespace: str) -> tuple[bytes, bytes]:
+    """All keys of a namespace."""
+    start = PREFIX + _encoded(namespace)
+    return start + b"/", start + _AFTER_SLASH
+
+
+class NameKeys:
+    """The keys of one name."""
+
+    __slots__ = ("_base",)
+
+    def __init__(self, base: bytes) -> None:
+        """`base` is the beginning that they share, without its last slash."""
+        self._base = base
+
+    def of(self, mode: Mode, holder: str) -> bytes:
+        """The key of one attempt."""
+        return self._base + b"/" + _KINDS[mode] + _encoded(holder)
+
+    @property
+    def all(self) -> tuple[bytes, bytes]:
+        """The range of all of them."""
+        return self._base + b"/", self._base + _AFTER_SLASH
+
+    def in_the_way_of(self, mode: Mode) -> tuple[bytes, bytes]:
+        """The range of those that an attempt may have to wait for."""
+        if mode != "shared":
+            return self.all
+        return self._base + b"/" + _KINDS["exclusive"], self._base + b"/" + _KINDS["permit"][:-1] + _AFTER_SLASH
+
+
+def keys_of(namespace: str, name: str) -> NameKeys:
+    """The keys of one name."""
+    return NameKeys(namespace_range(namespace)[0] + _encoded(name))
+
+
+def name_in(key: bytes, namespace: str) -> str | None:
+    """The name that a key belongs to; None when it is no key of this namespace."""
+    start = namespace_range(namespace)[0]
+    name, _, rest = key[len(start) :].partition(b"/")
+    if not key.startswith(start) or rest[:2] not in _KINDS.values():
+        return None
+    text = unquote(name.decode("ascii", "replace"), errors="replace")
+    return text if _encoded(text) == name else None
+
+
+def mode_of(key: bytes) -> Mode | None:
+    """What kind of lease a key is for; None when it is not one of ours."""
+    parts = key.rsplit(b"/", 2)
+    return next((mode for mode, kind in _KINDS.items() if len(parts) == 3 and parts[1] + b"/" == kind), None)
+
+
+class Blockade(NamedTuple):
+    """Why an attempt must wait: until so few of these keys are left."""
+
+    keys: frozenset[bytes]
+    may_stay: int
+
+
+def blockade(mode: Mode, limit: int, before: Sequence[bytes]) -> Blockade | None:
+    """What stands between an attempt and the name, given the keys before it, oldest first; None: it holds the name.
+
+    An exclusive lease waits for all before it, and so for the last of them; a shared one for the last that is not
+    shared; a permit for all that are no permits, and then until fewer than `limit` are before it.
+    """
+    others = [key for key in before if mode_of(key) != mode] if mode != "exclusive" else list(before)
+    if others:
+        return Blockade(frozenset(others if mode == "permit" else others[-1:]), 0)
+    if mode == "permit" and len(before) >= limit:
+        return Blockade(frozenset(before), limit - 1)
+    return None
+
+
+class About(NamedTuple):
+    """What an attempt tells people of itself, in the value of its key."""
+
+    about: str
+    since: float
+    """When it asked, by the wall clock of its host."""
+    until: float
+    """Until when it is patient."""
+    ttl: float
+    limit: int
+
+
+def value_of(want: Want, now: float, patience: float | None) -> bytes:
+    """The value of an attempt's key. People see it with ``etcdctl get --prefix leasehold/``."""
+    text = {
+        "about": want.about,
+        "mode": want.mode,
+        "since": round(now, 3),
+        "until": round(now + (patience or 0.0), 3),
+        "ttl": want.ttl,
+        "limit": want.limit,
+    }
+    return json.dumps(text, separators=(",", ":")).encode()
+
+
+def about_of(key: Key) -> About:
+    """Read a value. Whoever may write to etcd may have written anything there, and nothing here depends on it."""
+    try:
+        text = json.loads(key.value)
+        return About(
+            str(text["about"])[:MOST_TEXT],
+            float(text["since"]),
+            float(text["until"]),
+            float(text["ttl"]),
+            int(text["limit"]),
+        )
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return About("", 0.0, 0.0, 0.0, 1)
+
+
+def standing(found: Sequence[Key]) -> tuple[list[Key], list[Key]]:
+    """Who of a name's keys, oldest first, holds it and who waits."""
+    holding: list[Key] = []
+    waiting: list[Key] = []
+    before: list[bytes] = []
+    for key in found:
+        mode = mode_of(key.key)
+        if mode is not None:
+            held = blockade(mode, about_of(key).limit, before) is None
+            (holding if held else waiting).append(key)
+        before.append(key.key)
+    return holding, waiting
+
+
+def status_of(
+    name: str, holding: Sequence[Key], waiting: Sequence[Key], left: Mapping[int, float], now: float
+) -> NameStatus:
+    """A name as an operator sees it; `left` has the seconds that sessions still have, where they were asked for."""
+    holders = tuple(
+        HolderStatus(
+            one.created,
+            mode_of(one.key) or "exclusive",
+            about.about,
+            max(now - about.since, 0.0),
+            left.get(one.lease, about.ttl),
+        )
+        for one, about in ((one, about_of(one)) for one in holding)
+    )
+    waiters = tuple(
+        WaiterStatus(
+            mode_of(one.key) or "exclusive", about.about, max(now - about.since, 0.0), max(about.until - now, 0.0)
+        )
+        for one, about in ((one, about_of(one)) for one in waiting)
+    )
+    return NameStatus(name, max((one.created for one in holding), default=0), holders, waiters)

@@ -1,0 +1,166 @@
+"""The sessions of one client: what etcd calls leases, each of which many keys hang on and which end together.
+
+There is one session for each TTL in whole seconds, so that taking a name is one request: the session is there already.
+It is shared by the caller's engine and the keeper's, in their threads. Nobody ends a session that is no longer used:
+it lapses, since nobody keeps it alive.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+
+from leasehold.core.engine import Want
+from leasehold.engines.etcd_queue import Blockade
+
+CLAIM = 1.0
+"""For how long others leave the refreshing of a session to the one who said that it would do it, in seconds."""
+
+
+class Session:
+    """One lease of etcd, kept alive by this client."""
+
+    __slots__ = ("_claimed_until", "confirmed_at", "dead", "debts", "id", "places", "seconds", "ttl")
+
+    def __init__(self, seconds: int) -> None:
+        """With an id of our own choice, so that asking etcd for it a second time does no harm."""
+        self.id = int.from_bytes(os.urandom(8)) >> 1 or 1
+        self.seconds = seconds
+        self.ttl = float(seconds)
+        """What etcd granted; it may be more than was asked for."""
+        self.confirmed_at: float | None = None
+        """When the latest request that etcd confirmed it by was sent."""
+        self.dead = False
+        self.places = 0
+        """How many attempts and leases hang on it."""
+        self.debts: set[bytes] = set()
+        """Keys that must not be there, and that a late request could still create."""
+        self._claimed_until = 0.0
+
+    def confirm(self, sent_at: float, ttl: float) -> None:
+        """Etcd has granted it, or kept it alive."""
+        self.ttl = ttl
+        self.confirmed_at = sent_at if self.confirmed_at is None else max(self.confirmed_at, sent_at)
+
+    def over(self, now: float) -> bool:
+        """Whether etcd has ended it, or may have."""
+        return self.dead or (self.confirmed_at is not None and now >= self.confirmed_at + self.ttl)
+
+    def refresh_at(self, share: float) -> float:
+        """When it should be kept alive again: when this share of its TTL has gone by."""
+        return max((self.confirmed_at or 0.0) + self.ttl * share, self._claimed_until)
+
+    def claim(self, now: float) -> None:
+        """Tell the others that it is being refreshed."""
+        self._claimed_until = now + min(CLAIM, self.ttl / 12)
+
+
+class Place:
+    """One attempt, or the lease that became of it: its key, and what is known of its place in the queue."""
+
+    __slots__ = ("blockade", "key", "revision", "session", "token", "uncertain")
+
+    def __init__(self, key: bytes, session: Session) -> None:
+        self.key, self.session = key, session
+        self.token: int | None = None
+        """The revision that created the key, once that is known."""
+        self.blockade: Blockade | None = None
+        """What it waits for; None when it holds the name, or when nothing is known yet."""
+        self.revision = 0
+        """At which revision this was so."""
+        self.uncertain = False
+        """Whether a request of it got no answer, and may still be carried out."""
+
+
+class Sessions:
+    """The sessions of one client, and what hangs on them. Threads share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._current: dict[int, Session] = {}
+        self._retired: list[Session] = []
+        self._places: dict[str, Place] = {}
+
+    def known(self, holder: str) -> Place | None:
+        """What is known of an attempt."""
+        return self._places.get(holder)
+
+    def place_for(self, want: Want, key: bytes, now: float) -> Place:
+        """The place of an attempt, on a session that is not over."""
+        with self._lock:
+            place = self._places.get(want.holder)
+            if place is None:
+                place = self._places[want.holder] = Place(key, self._session(want.ttl, now))
+                place.session.places += 1
+            elif place.session.over(now):
+                self._move(place, self._session(want.ttl, now))
+                place.token = None
+            return place
+
+    def session_for(self, ttl: float, now: float) -> Session:
+        """The session for leases of this TTL."""
+        with self._lock:
+            return self._session(ttl, now)
+
+    def _session(self, ttl: float, now: float) -> Session:
+        seconds = math.ceil(ttl)
+        session = self._current.get(seconds)
+        if session is None or session.over(now) or session.debts:
+            if session is not None:
+                self._retire(session, now)
+            session = self._current[seconds] = Session(seconds)
+        return session
+
+    def _retire(self, session: Session, now: float) -> None:
+        self._retired = [one for one in (*self._retired, session) if not one.over(now)]
+        for holder, place in list(self._places.items()):
+            if place.uncertain and place.session.over(now):  # nobody may have been able to give it back in time
+                del self._places[holder]
+
+    def move(self, place: Place, session: Session) -> None:
+        """The key of a place hangs on another session from now on."""
+        with self._lock:
+            self._move(place, session)
+
+    def _move(self, place: Place, session: Session) -> None:
+        place.session.places -= 1
+        place.session = session
+        session.places += 1
+
+    def forget(self, holder: str) -> None:
+        """The attempt is over and its key is gone, except that a request which got no answer may bring it back."""
+        with self._lock:
+            place = self._places.pop(holder, None)
+            if place is not None:
+                place.session.places -= 1
+                if place.uncertain:
+                    place.session.debts.add(place.key)
+
+    def owe(self, place: Place) -> None:
+        """The key of a place should be gone, and nobody knows whether it is."""
+        place.uncertain = True
+        with self._lock:
+            place.session.debts.add(place.key)
+
+    def bury(self, session: Session) -> None:
+        """Etcd has ended the session, and with it all that hung on it."""
+        with self._lock:
+            session.dead = True
+            if self._current.get(session.seconds) is session:
+                del self._current[session.seconds]
+
+    def retire_idle(self) -> list[Session]:
+        """Take out of use the sessions on which nothing hangs, for them to be revoked."""
+        with self._lock:
+            idle = [one for one in (*self._current.values(), *self._retired) if not one.places and not one.dead]
+            for session in idle:
+                session.dead = True
+            self._current = {seconds: one for seconds, one in self._current.items() if not one.dead}
+            self._retired = [one for one in self._retired if not one.dead]
+            return idle
+
+    def forked(self) -> None:
+        """In a forked child: the sessions are the parent's."""
+        self._lock = threading.Lock()
+        self._current, self._retired, self._places = {}, [], {}

@@ -1,0 +1,164 @@
+"""Our path to etcd: gRPC with messages of our own, for blocking code and for asyncio.
+
+Both worlds share one channel of gRPC's blocking kind. In asyncio its calls are futures that wake the loop. gRPC's own
+asyncio classes are not used: they keep a thread inside gRPC for good, and a child that is forked meanwhile crashes;
+and two event loops (the caller's and the keeper's) get in each other's way there.
+
+Nothing is sent twice, except what etcd refused for want of a valid log-in, which was not carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from typing import Protocol, TypeAlias
+
+import grpc
+
+from leasehold.core.worlds import World
+from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown
+from leasehold.wires import etcd_messages as messages
+from leasehold.wires.etcd_errors import LoggedOut
+from leasehold.wires.etcd_lines import GATE, Line, Lines, Metadata
+from leasehold.worlds import AsyncWorld, BlockingWorld
+
+Call: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
+BEYOND_ITS_DEADLINE = 5.0
+"""gRPC itself ends a call at its deadline; this long after that, a task no longer relies on it."""
+
+
+class Bell(Protocol):
+    """Rung by another thread, heard by one waiter."""
+
+    def ring(self) -> None:
+        """Ring it, from any thread; counts when nobody listens yet."""
+        ...
+
+    async def heard(self, seconds: float) -> bool:
+        """Whether it rang, or rings within so long."""
+        ...
+
+
+class Wire(ABC):
+    """One world's way to send requests to the cluster. Threads, or tasks of any event loop, may share it."""
+
+    world: World
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+
+    async def call(self, method: str, request: bytes, until: float) -> bytes:
+        """Send one request; returns its answer or raises an `EngineError`."""
+        lines = self._lines
+        line = lines.current()
+        if lines.address.user is not None and lines.auth_token is None:
+            await self._log_in(line, until)
+        try:
+            return await self._send(line, method, request, until)
+        except LoggedOut:
+            if lines.address.user is None:
+                raise
+        await self._log_in(line, until)  # log-ins run out
+        return await self._send(line, method, request, until)
+
+    async def _log_in(self, line: Line, until: float) -> None:
+        user, password = self._lines.address.user or "", self._lines.address.password or ""
+        self._lines.auth_token = None
+        try:
+            answer = await self._send(line, messages.AUTHENTICATE, messages.authenticate(user, password), until)
+            self._lines.auth_token = messages.auth_token_of(answer)
+        except OutcomeUnknown as error:  # the request that needs the log-in was not sent
+            raise EngineUnavailable(str(error)) from None
+        except (messages.Malformed, UnicodeDecodeError):
+            raise EngineError(f"etcd at {line.endpoint} answered a log-in with something unreadable") from None
+
+    async def _send(self, line: Line, method: str, request: bytes, until: float) -> bytes:
+        left = until - self.world.now()
+        if left <= 0:
+            raise EngineUnavailable(f"there was no time left to ask etcd at {line.endpoint}")
+        try:
+            return await self._exchange(line.calls[method], request, left, self._lines.metadata)
+        except grpc.RpcError as error:
+            raise self._lines.failure(error, line) from None
+        except ValueError:  # gRPC's word for a channel that was closed meanwhile; it has sent nothing
+            raise EngineUnavailable(f"the connection to etcd at {line.endpoint} was closed by this client") from None
+
+    @abstractmethod
+    async def _exchange(self, call: Call, request: bytes, seconds: float, metadata: Metadata) -> bytes:
+        """Have gRPC carry out one call within so long."""
+
+    @abstractmethod
+    def bell(self) -> Bell:
+        """A bell that one caller of this world can wait for."""
+
+
+class BlockingWire(Wire):
+    """For threads: a call blocks, and never suspends."""
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__(lines)
+        self.world = BlockingWorld()
+
+    async def _exchange(self, call: Call, request: bytes, seconds: float, metadata: Metadata) -> bytes:
+        with GATE:
+            return call(request, timeout=seconds, metadata=metadata)
+
+    def bell(self) -> Bell:
+        """A bell for a thread."""
+        return _ThreadBell()
+
+
+class _ThreadBell:
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    async def heard(self, seconds: float) -> bool:
+        return self._event.wait(max(seconds, 0.0))
+
+
+class AsyncWire(Wire):
+    """For tasks of whichever event loop is running."""
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__(lines)
+        self.world = AsyncWorld()
+
+    async def _exchange(self, call: Call, request: bytes, seconds: float, metadata: Metadata) -> bytes:
+        bell = _LoopBell()
+        with GATE:
+            answer = call.future(request, timeout=seconds, metadata=metadata)
+        answer.add_done_callback(lambda _answer: bell.ring())
+        try:
+            await bell.heard(seconds + BEYOND_ITS_DEADLINE)
+            return answer.result(timeout=0)
+        except grpc.FutureTimeoutError:
+            raise OutcomeUnknown("gRPC did not keep the deadline of a request to etcd") from None
+        finally:
+            answer.cancel()
+
+    def bell(self) -> Bell:
+        """A bell for a task."""
+        return _LoopBell()
+
+
+class _LoopBell:
+    def __init__(self) -> None:
+        self._loop, self._event = asyncio.get_running_loop(), asyncio.Event()
+
+    def ring(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:  # the loop is closed: nobody listens any more
+            return
+
+    async def heard(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(max(seconds, 0.0)):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,306 @@
+"""The few messages of etcd's API that are needed here, with only the fields that are used, in protobuf's encoding.
+
+Written by hand: they are a dozen, and a generated module would tie its users to one version of the protobuf package.
+Requests are functions that return bytes. Answers are read strictly; what cannot be read raises `Malformed`.
+
+>>> put(b"k", b"v", lease=7).hex(" ")
+'12 08 0a 01 6b 12 01 76 18 07'
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+TXN: Final = "/etcdserverpb.KV/Txn"
+RANGE: Final = "/etcdserverpb.KV/Range"
+DELETE: Final = "/etcdserverpb.KV/DeleteRange"
+GRANT: Final = "/etcdserverpb.Lease/LeaseGrant"
+KEEP_ALIVE: Final = "/etcdserverpb.Lease/LeaseKeepAlive"
+REVOKE: Final = "/etcdserverpb.Lease/LeaseRevoke"
+TIME_TO_LIVE: Final = "/etcdserverpb.Lease/LeaseTimeToLive"
+AUTHENTICATE: Final = "/etcdserverpb.Auth/Authenticate"
+WATCH: Final = "/etcdserverpb.Watch/Watch"
+UNARY: Final = (TXN, RANGE, DELETE, GRANT, KEEP_ALIVE, REVOKE, TIME_TO_LIVE, AUTHENTICATE)
+"""Methods that are called with one request for one answer. For keep-alives etcd also offers a stream of them."""
+
+MOST_OPERATIONS: Final = 128
+"""Of one transaction, unless the server was told otherwise."""
+
+
+class Malformed(Exception):
+    """An answer that is not what protobuf or etcd's API would make it."""
+
+
+# Writing
+
+_ONE_BYTE: Final = [bytes((number,)) for number in range(128)]
+
+
+def _varint(number: int) -> bytes:
+    if number < 128:
+        return _ONE_BYTE[number]
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _number(field: int, number: int) -> bytes:
+    return _varint(field << 3) + _varint(number)
+
+
+def _blob(field: int, content: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(content)) + content
+
+
+def look(
+    key: bytes,
+    end: bytes = b"",
+    *,
+    limit: int = 0,
+    newest_first: bool = False,
+    keys_only: bool = True,
+    created_before: int = 0,
+) -> bytes:
+    """A range request: one key, or those from `key` up to but not including `end`, in the order of creation."""
+    content = _blob(1, key)
+    if end:
+        content += _blob(2, end) + _number(5, 2 if newest_first else 1) + _number(6, 2)
+    if limit:
+        content += _number(3, limit)
+    if keys_only:
+        content += _number(8, 1)
+    if created_before:
+        content += _number(13, created_before - 1)
+    return content
+
+
+def list_keys(key: bytes, end: bytes, limit: int) -> bytes:
+    """A range request for keys alone, in the order of their bytes."""
+    return _blob(1, key) + _blob(2, end) + _number(3, limit) + _number(8, 1)
+
+
+def looking(request: bytes) -> bytes:
+    """A range request as an operation of a transaction."""
+    return _blob(1, request)
+
+
+def put(key: bytes, value: bytes, lease: int) -> bytes:
+    """The operation that writes a key and hangs it on a lease."""
+    return _blob(2, _blob(1, key) + _blob(2, value) + _number(3, lease))
+
+
+def hang(key: bytes, lease: int) -> bytes:
+    """The operation that hangs a key on another lease and leaves its value and its creation alone."""
+    return _blob(2, _blob(1, key) + _number(3, lease) + _number(5, 1))
+
+
+def delete(key: bytes, end: bytes = b"") -> bytes:
+    """A request to delete one key, or those from `key` up to but not including `end`."""
+    return _blob(1, key) + (_blob(2, end) if end else b"")
+
+
+def deleting(request: bytes) -> bytes:
+    """A deletion as an operation of a transaction."""
+    return _blob(3, request)
+
+
+def if_created(key: bytes, revision: int) -> bytes:
+    """The condition that the key was created at this revision; 0: that it does not exist."""
+    return _number(2, 1) + _blob(3, key) + _number(5, revision)
+
+
+def if_none_created_since(key: bytes, end: bytes, revision: int) -> bytes:
+    """The condition that no key of the range was created after this revision; 0: that there is none at all."""
+    return _number(1, 2) + _number(2, 1) + _blob(3, key) + _number(5, revision + 1) + _blob(64, end)
+
+
+def if_hanging_on(key: bytes, lease: int) -> bytes:
+    """The condition that the key exists and hangs on this lease."""
+    return _number(2, 4) + _blob(3, key) + _number(8, lease)
+
+
+def txn(conditions: list[bytes], then: list[bytes], otherwise: list[bytes]) -> bytes:
+    """A transaction: carry out `then` if all conditions hold, and else `otherwise`."""
+    return b"".join(
+        [_blob(1, one) for one in conditions] + [_blob(2, one) for one in then] + [_blob(3, one) for one in otherwise]
+    )
+
+
+def lease_grant(lease: int, ttl: int) -> bytes:
+    """A request for a lease with an id of our own choice, so that asking twice is harmless."""
+    return _number(1, ttl) + _number(2, lease)
+
+
+def lease_id(lease: int) -> bytes:
+    """A request about one lease: to keep it alive, to revoke it, or to say how long it has."""
+    return _number(1, lease)
+
+
+def authenticate(user: str, password: str) -> bytes:
+    """A request to be let in."""
+    return _blob(1, user.encode()) + _blob(2, password.encode())
+
+
+def watch(number: int, key: bytes, end: bytes, revision: int) -> bytes:
+    """A request to be told of deletions from this revision on, under a number of our own choice."""
+    filters = _blob(5, b"\0")  # no puts
+    return _blob(
+        1, _blob(1, key) + (_blob(2, end) if end else b"") + _number(3, revision) + filters + _number(7, number)
+    )
+
+
+def unwatch(number: int) -> bytes:
+    """A request to hear no more of it."""
+    return _blob(2, _number(1, number))
+
+
+# Reading
+
+
+class Message:
+    """One message, taken apart: its numbers and its contents by field. A field that is absent is 0, or empty."""
+
+    __slots__ = ("_contents", "_numbers")
+
+    def __init__(self, data: bytes) -> None:
+        """Take it apart, or raise `Malformed`."""
+        self._numbers: dict[int, int] = {}
+        self._contents: dict[int, list[bytes]] = {}
+        at, end = 0, len(data)
+        while at < end:
+            tag, at = _read_varint(data, at)
+            field, kind = tag >> 3, tag & 7
+            if kind == 0:
+                self._numbers[field], at = _read_varint(data, at)
+            elif kind == 2:
+                size, at = _read_varint(data, at)
+                self._contents.setdefault(field, []).append(data[at : at + size])
+                at += size
+            elif kind in {1, 5}:
+                at += 8 if kind == 1 else 4
+            else:
+                raise Malformed(f"a field of the unknown kind {kind}")
+        if at != end:
+            raise Malformed("it ends in the middle of a field")
+
+    def number(self, field: int) -> int:
+        """A signed number of 64 bits."""
+        number = self._numbers.get(field, 0)
+        return number - (1 << 64) if number >> 63 else number
+
+    def blob(self, field: int) -> bytes:
+        """The last content of a field."""
+        contents = self._contents.get(field)
+        return contents[-1] if contents else b""
+
+    def blobs(self, field: int) -> list[bytes]:
+        """Every content of a field."""
+        return self._contents.get(field, [])
+
+    def has(self, field: int) -> bool:
+        """Whether the field has content."""
+        return field in self._contents
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number that starts there, and where it ends."""
+    number = shift = 0
+    for byte in data[at : at + 10]:
+        at += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number & (1 << 64) - 1, at
+        shift += 7
+    raise Malformed("a number without an end")
+
+
+class Key(NamedTuple):
+    """A key as it is stored."""
+
+    key: bytes
+    created: int
+    """The revision at which it was created."""
+    lease: int
+    value: bytes
+
+
+def _key(data: bytes) -> Key:
+    message = Message(data)
+    key = Key(message.blob(1), message.number(2), message.number(6), message.blob(5))
+    if not key.key or key.created <= 0:
+        raise Malformed("a key without a name or without a revision")
+    return key
+
+
+class Outcome(NamedTuple):
+    """What a transaction did."""
+
+    revision: int
+    succeeded: bool
+    found: list[list[Key]]
+    """What each look found, in the order of the looks."""
+    deleted: int
+
+
+def _revision(message: Message) -> int:
+    revision = Message(message.blob(1)).number(3)
+    if revision <= 0:
+        raise Malformed("an answer without a revision")
+    return revision
+
+
+def outcome_of(data: bytes, looks_then: int, looks_otherwise: int = 0) -> Outcome:
+    """Read the answer to a transaction with so many looks on each of its paths."""
+    message = Message(data)
+    succeeded = message.number(2) == 1
+    found: list[list[Key]] = []
+    deleted = 0
+    for operation in map(Message, message.blobs(3)):
+        if operation.has(1):
+            found.append(keys_in(operation.blob(1)))
+        elif operation.has(3):
+            deleted += Message(operation.blob(3)).number(2)
+    if len(found) != (looks_then if succeeded else looks_otherwise):
+        raise Malformed("it answers another number of questions than were asked")
+    return Outcome(_revision(message), succeeded, found, deleted)
+
+
+def keys_in(data: bytes) -> list[Key]:
+    """Read the answer to a range request."""
+    return [_key(one) for one in Message(data).blobs(2)]
+
+
+def deletion_of(data: bytes) -> tuple[int, int]:
+    """Read the answer to a deletion: how many keys, and the revision afterwards."""
+    message = Message(data)
+    return message.number(2), _revision(message)
+
+
+def ttl_of_lease(data: bytes) -> int:
+    """Read how many seconds a lease was granted, or kept alive for, or has left; 0 or less when it is gone."""
+    return Message(data).number(3)
+
+
+def auth_token_of(data: bytes) -> str:
+    """Read what shows that we were let in."""
+    return Message(data).blob(2).decode("ascii", "strict")
+
+
+class News(NamedTuple):
+    """What a watch says."""
+
+    number: int
+    cancelled: bool
+    compacted: bool
+    """Cancelled because its revision is no longer kept."""
+    deleted: list[bytes]
+
+
+def news_of(data: bytes) -> News:
+    """Read what a watch says."""
+    message = Message(data)
+    deleted = [Message(event.blob(2)).blob(1) for event in map(Message, message.blobs(11)) if event.number(1) == 1]
+    return News(message.number(2), message.number(4) == 1, message.number(5) > 0, deleted)
