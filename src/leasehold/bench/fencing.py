@@ -79,16 +79,17 @@ def _account(place: Place) -> sqlite3.Connection:
 def _sqlite_writers(connection: sqlite3.Connection) -> list[tuple[str, Write]]:
     fence = SqliteFence(connection)
     fence.create()
-    update = "UPDATE account SET balance = ? WHERE id = 42"
+    # Another value each time: SQLite does not write a page that would stay as it is.
+    update = "UPDATE account SET balance = balance + 1 WHERE id = 42"
 
-    def unfenced(token: int) -> None:
+    def unfenced(_token: int) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute(update, (token,))
+        connection.execute(update)
         connection.execute("COMMIT")
 
     def fenced(token: int) -> None:
         with fence.writing("account/42", token):
-            connection.execute(update, (token,))
+            connection.execute(update)
 
     return [(UNFENCED, unfenced), (FENCED, fenced)]
 
