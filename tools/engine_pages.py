@@ -1,7 +1,7 @@
 """Writes what an engine says of itself into its page: `python tools/engine_pages.py` (add `--check` to only compare).
 
-A page marks the place with ``<!-- facts of URL -->`` and ``<!-- end of facts -->``. So the pages have the same headings,
-and none can say anything else than the engine's own data does.
+A page marks the place with ``<!-- facts of URL -->`` and ``<!-- end of facts -->``. So all pages have the same
+headings, and none can say anything else than the engine's own data does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def rendered(facts: Facts) -> str:
     for field, heading in HEADINGS.items():
         lines += [f"## {heading}", "", getattr(facts.guarantee, field), ""]
     lines += ["## What it can do", "", "| | |", "|---|---|"]
-    lines += [f"| {'✓' if one in facts.capabilities else '–'} | {one.value} |" for one in Capability]
+    lines += [f"| {'✓' if one in facts.capabilities else ' '} | {one.value} |" for one in Capability]
     return "\n".join(lines) + "\n"
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+import pytest
 
 import engine_pages
-import pytest
 
 WITH_FACTS = [page for page in sorted(engine_pages.PAGES.glob("*.md")) if "<!-- facts of" in page.read_text()]
 
 
 @pytest.mark.parametrize("page", WITH_FACTS, ids=lambda page: str(page.name))
-def test_the_page_is_up_to_date(page: engine_pages.Path) -> None:
+def test_the_page_is_up_to_date(page: Path) -> None:
     """Whoever changes a guarantee runs the tool again."""
     text = page.read_text()
     assert engine_pages.updated(text) == text, "run python tools/engine_pages.py"
