@@ -106,8 +106,8 @@ class Client:
         self._request_timeout = request_timeout
         self.attempts: dict[str, list[str]] = {}
         """The attempts under way, for each worker."""
-        self.together: dict[str, bool] = {}
-        """Workers that take several names at once."""
+        self.together: dict[str, int] = {}
+        """How many names at once, for each worker that takes several."""
         self._who: dict[str, str] = {}
 
     def lock(self, terms: Terms) -> AsyncLock:
@@ -122,8 +122,10 @@ class Client:
         """Record an attempt that begins."""
         who, now, want = self.scheduler.current.label, self.scheduler.now, attempt.want
         under_way = self.attempts.setdefault(who, [])
-        last_request = SHORTEST_REQUEST if terms.wait else self._request_timeout
-        due = now + self.world.duration(terms.wait + last_request + GRACE)
+        names = self.together.get(who, 1)
+        # One last request for each name (the only one if there is no wait), and giving up; several are then given back.
+        patience = terms.wait + names * (SHORTEST_REQUEST if terms.wait else self._request_timeout) + GRACE
+        due = now + self.world.duration(patience + (GRACE if names > 1 else 0.0))
         self._events.append(
             Began(
                 now,

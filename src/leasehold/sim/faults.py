@@ -10,6 +10,7 @@ from leasehold.sim.history import Calm, Fault
 
 if TYPE_CHECKING:
     from leasehold.sim.client import Client
+    from leasehold.sim.network import Link
     from leasehold.sim.simulation import Host, Simulation
 
 
@@ -19,7 +20,7 @@ def clock_rates(kinds: tuple[str, ...], rng: Random) -> tuple[float, Callable[[]
     spread = 0.0
     if "drift" in kinds:
         # The extremes are what the margin is for.
-        server, spread = 1.0 + rng.choice((-0.005, 0.0, 0.005)), 0.005
+        server, spread = 1.0 + rng.choice((-0.005, 0.0, 0.005, 0.005)), 0.005
     if "wild" in kinds:
         spread = 0.25
     return server, lambda: 1.0 + rng.choice((-spread, spread, spread * (2 * rng.random() - 1)))
@@ -41,12 +42,17 @@ class Faults:
         network.losses = rng.choice((0.02, 0.1, 0.25)) if "loss" in kinds else 0.0
         network.duplicates = rng.choice((0.05, 0.2, 0.5)) if "duplicate" in kinds else 0.0
         network.deaf = rng.choice((0.1, 0.5, 1.0)) if "deaf" in kinds else 0.0
+        network.failing = rng.choice((0.0, 0.02, 0.05)) if "cut" in kinds else 0.0
+        network.fail = self._fail
+        storm = self._plan.faults_end * rng.random() if rng.random() < 0.3 else None
         for kind in kinds:
             # What has no occasion of its own is a property of the network, of the clocks or of the workers.
             occasion = getattr(self, f"_{kind}", None)
             if occasion is not None:
                 for _ in range(rng.choice((1, 2, 2, 3, 4))):
-                    self._scheduler.call_at(rng.random() * self._plan.faults_end, occasion)
+                    # Troubles seldom come alone.
+                    at = rng.random() * self._plan.faults_end if storm is None else storm + rng.random() * 2 * self._ttl
+                    self._scheduler.call_at(min(at, self._plan.faults_end - 0.001), occasion)
         self._scheduler.call_at(self._plan.faults_end, self._calm)
 
     def _note(self, kind: str, who: str, until: float, detail: str = "", by: float = 0.0) -> None:
@@ -57,7 +63,10 @@ class Faults:
 
     def _some_client(self) -> tuple[Host, Client] | None:
         running = [(host, host.client) for host in self._sim.hosts if host.client is not None]
-        return self._rng.choice(running) if running else None
+        holding = [(host, client) for host, client in running if client.process.watched]
+        # Whoever holds something has more to lose.
+        chosen = holding if holding and self._rng.random() < 0.5 else running
+        return self._rng.choice(chosen) if chosen else None
 
     # Connections.
 
@@ -67,11 +76,20 @@ class Faults:
             return
         host, client = found
         links = client.family.links if self._rng.random() < 0.7 else [self._rng.choice(client.family.links)]
-        until = self._end_of(self._ttl * (0.2 + 2.3 * self._rng.random()))
-        self._note("cut", host.label, until, "all its connections" if len(links) > 1 else links[0].address)
+        self._cut_links(host.label, links, self._ttl * (0.2 + 2.3 * self._rng.random()))
+
+    def _cut_links(self, who: str, links: list[Link], duration: float) -> None:
+        until = self._end_of(duration)
+        self._note("cut", who, until, "all its connections" if len(links) > 1 else links[0].address)
         for link in links:
             link.cut = True
             self._scheduler.call_at(until, setattr, link, "cut", False)
+
+    def _fail(self, link: Link) -> float:
+        """The network of a client fails, and the last reply that gets through is late."""
+        links = [one for one in self._sim.network.links if one.process is link.process]
+        self._cut_links(link.process.label[0], links, self._ttl * (1.0 + 1.5 * self._rng.random()))
+        return self._ttl * 0.3 * self._rng.random()
 
     def _reset(self) -> None:
         found = self._some_client()
@@ -103,7 +121,7 @@ class Faults:
     def pause_between(self, host: Host, client: Client) -> bool:
         """Stop a process exactly between a check and a write, now and then."""
         rough = self._scheduler.now < self._plan.faults_end
-        if not rough or "pause" not in self._plan.kinds or self._rng.random() > 0.1:
+        if not rough or "pause" not in self._plan.kinds or self._rng.random() > 0.15:
             return False
         return self.pause(host, client, "between a check and a write")
 
@@ -118,9 +136,10 @@ class Faults:
         self._scheduler.call_at(until, self._thaw, host, client, until - self._scheduler.now)
 
     def _thaw(self, host: Host, client: Client, duration: float) -> None:
-        host.clock.offset -= duration * host.clock.rate
-        client.look_anew()
-        self._wake(client)
+        if not client.process.dead:
+            host.clock.offset -= duration * host.clock.rate
+            client.look_anew()
+            self._wake(client)
 
     def _wake(self, client: Client) -> None:
         if not client.process.dead:
@@ -132,6 +151,8 @@ class Faults:
             return
         host, client = found
         silent = self._rng.random() < 0.5
+        if "back" in self._plan.kinds and self._rng.random() < 0.5:
+            self._back()
         self._note("crash", host.label, self._scheduler.now, "the host is gone without a word" if silent else "")
         client.die()
         host.client = None
@@ -172,7 +193,7 @@ class Faults:
         self._sim.server.set_clock(seconds)
 
     def _back(self) -> None:
-        self._set_clock("back", -self._ttl * self._rng.choice((0.1, 1.0, 5.0)) * self._rng.random())
+        self._set_clock("back", -self._ttl * self._rng.choice((0.1, 1.0, 10.0)) * self._rng.random())
 
     def _forward(self) -> None:
         self._set_clock("forward", self._ttl * self._rng.choice((0.1, 1.0, 5.0)) * self._rng.random())

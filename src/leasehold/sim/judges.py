@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from leasehold.core.acquire import GRACE, SHORTEST_REQUEST
 from leasehold.core.engine import Mode
-from leasehold.core.held import RELEASED
+from leasehold.core.held import HELD_TOO_LONG, RAN_OUT, RELEASED
 from leasehold.core.table import TURN
 from leasehold.sim.history import (
     Broke,
@@ -22,18 +21,20 @@ from leasehold.sim.history import (
     Granted,
     History,
     Left,
-    Moved,
     Queued,
     Refused,
     Told,
     Touched,
     Unqueued,
 )
-from leasehold.sim.plan import BEYOND, QUIET
+from leasehold.sim.plan import BEYOND, LAST_WAIT, QUIET
 from leasehold.sim.record import CRASHED, Belief, Record
+from leasehold.sim.rooms import Room
 
 SMALL = 0.02
 """Seconds that a process may take to look, once it may."""
+PROMPT = 0.25
+"""Seconds in which a waiter that is woken in good weather is served."""
 TINY = 1e-6
 """What arithmetic may lose."""
 
@@ -182,23 +183,20 @@ def told(record: Record) -> Verdict:
     """A loss is told in time, stays told, and is known before anybody else can be granted the name.
 
     In time: no later than `SMALL` after the deadline, or after the end of the pause in which the deadline fell, by
-    the keeper or by an operation that raises `LeaseLost`. Not to a process that died. Stays: after its end, no
-    deadline moves and no end is undone. Known before: at every grant of a seat to another, by the server, belief in
-    incompatible leases is over; claimed within assumptions only.
+    the keeper or by an operation that raises `LeaseLost`. Not to a process that died. Stays: no deadline moves after
+    it has passed (unless the clock stood still meanwhile), and no end is undone. Known before: whenever the server
+    grants a seat to another, belief in incompatible leases is over; claimed within assumptions only.
     """
     tellings: dict[str, list[Told]] = {}
     for event in record.of(Told):
         tellings.setdefault(event.holder, []).append(event)
     for belief in record.beliefs:
         yield from _told_in_time(record, belief, tellings.get(belief.holder, []))
-    ended: dict[str, Ended] = {}
-    for change in record.events:
-        if isinstance(change, Ended):
-            if not change.reason:
-                yield Violation("told", change.at, f"{change.holder} was revived after its end", (change.holder,))
-            ended[change.holder] = change
-        elif isinstance(change, Moved) and change.holder in ended:
-            yield Violation("told", change.at, f"the deadline of {change.holder} moved after its end", (change.holder,))
+    for end in record.of(Ended):
+        if not end.reason:
+            yield Violation("told", end.at, f"{end.holder} was revived after its end", (end.holder,))
+    for move in record.revived if "freeze" not in record.kinds else []:
+        yield Violation("told", move.at, f"the deadline of {move.holder} moved after it had passed", (move.holder,))
     if within_assumptions(record):
         yield from _known_before_next_grant(record)
 
@@ -245,7 +243,8 @@ def liveness(record: Record) -> Verdict:
     """
     calm = record.calm_at
     for attempt in record.attempts:
-        if attempt.began.at >= calm and attempt.token is None and not attempt.interrupted:
+        patient = attempt.began.at >= calm and attempt.began.wait >= LAST_WAIT
+        if patient and attempt.token is None and not attempt.interrupted:
             yield Violation(
                 "liveness",
                 min(attempt.answered, record.ended_at),
@@ -308,8 +307,9 @@ def order(record: Record) -> Verdict:
     """In quiet histories, first come, first served: nobody is granted a name past an earlier waiter.
 
     Earlier: it had its place in the queue before the other had one (or, if the other never had one, before it was
-    granted), and it still waits. Not claimed right after a lease that ran out instead of being released: then nobody is
-    woken, and a waiter that has meanwhile moved up to the head may not know it and let its turn go by.
+    granted), and it still waits. Not claimed right after a lease that ran out instead of being released, or while its
+    lock-delay may last: then nobody is woken, and a waiter that has meanwhile moved up to the head may not know it and
+    let its turn go by.
     """
     if not record.kinds <= QUIET:
         return
@@ -328,22 +328,48 @@ def order(record: Record) -> Verdict:
             if event.holder in queue:
                 queue.remove(event.holder)
         elif isinstance(event, Freed):
-            ran_out[event.name] = event.how == "lapsed"
+            still_closed = ran_out.get(event.name, False) and record.plan.lock_delay > 0
+            ran_out[event.name] = event.how == "lapsed" or still_closed
         elif isinstance(event, Queued):
             waiting.setdefault(event.name, []).append(event.holder)
         elif isinstance(event, Unqueued) and event.holder in waiting.get(event.name, []):
             waiting[event.name].remove(event.holder)
 
 
-def patience(record: Record) -> Verdict:
-    """Acquire is over when its wait is, or one last short request and `GRACE` later, whatever the engine does.
+def handover(record: Record) -> Verdict:
+    """In quiet histories, who is at the head of the queue is served within `PROMPT` when there is room for it.
 
-    With no wait, the last request is the only one and may take a request's time; several names need such a request
-    and a grace each to be given back. Not claimed where its own process was paused meanwhile.
+    Since the release that made room, or since it came to the head; not claimed after a lease that ran out, since then
+    nobody is woken, and not where a lock-delay may keep the name closed.
+    """
+    if not record.kinds <= QUIET or record.plan.lock_delay:
+        return
+    attempts = {attempt.began.holder: attempt for attempt in record.attempts}
+    rooms = {name: Room(name) for name in record.names}
+    for event in record.events:
+        if not isinstance(event, Granted | Freed | Queued | Unqueued):
+            continue
+        room = rooms[event.name]
+        kept_waiting = room.next_in(event, attempts)
+        if kept_waiting is not None and attempts[kept_waiting].answered > event.at > room.servable_since + PROMPT:
+            yield Violation(
+                "handover",
+                event.at,
+                f"{kept_waiting} was at the head of the queue for {event.name!r} and was not served for "
+                f"{event.at - room.servable_since:.2f} s though there was room",
+                (kept_waiting,),
+            )
+        room.follow(event, attempts)
+
+
+def patience(record: Record) -> Verdict:
+    """Acquire is over when its wait is, or one last short request and a grace later, whatever the engine does.
+
+    With no wait, that request is the only one and may take a request's time. Several names need a request each, and
+    a grace more to be given back. Not claimed where its own process was paused meanwhile.
     """
     for attempt in record.attempts:
-        extra = (GRACE + SHORTEST_REQUEST) * record.slowest if attempt.began.together else 0.0
-        due = attempt.began.due + extra
+        due = attempt.began.due
         late = attempt.answered - due
         if late > SMALL and not record.paused_within(attempt.began.who, attempt.began.at, attempt.answered):
             yield Violation(
@@ -358,11 +384,24 @@ def patience(record: Record) -> Verdict:
 def lock_delay(record: Record) -> Verdict:
     """After a lease that was lost rather than released, its name stays closed for the delay that it asked for.
 
-    Claimed when the server's clock was left alone and its data survived.
+    Lost on the server, or (within assumptions, and if it was exclusive) lost by its holder, whose deadline comes
+    first. Claimed when the server's clock was left alone and its data survived.
     """
     if not record.kinds.isdisjoint({"back", "forward", "strobe", "wipe"}):
         return
     closed: dict[str, Freed] = {}
+    for belief in record.beliefs if within_assumptions(record) else []:
+        if belief.reason in (RAN_OUT, HELD_TOO_LONG) and belief.mode == "exclusive" and belief.delay:
+            opens = belief.until + belief.delay / 1.005
+            for grant in record.of(Granted):
+                if grant.name == belief.name and belief.until < grant.at < opens:
+                    yield Violation(
+                        "lock_delay",
+                        grant.at,
+                        f"{grant.holder} was granted {grant.name!r} {opens - grant.at:.3f} s before the lock-delay of "
+                        f"{belief.holder}, who lost it, was over",
+                        (grant.holder, belief.holder),
+                    )
     for event in record.events:
         if isinstance(event, Freed) and event.closed_until:
             before = closed.get(event.name)
@@ -394,6 +433,7 @@ JUDGES: tuple[Callable[[Record], Verdict], ...] = (
     liveness,
     leftovers,
     order,
+    handover,
     patience,
     lock_delay,
     soundness,

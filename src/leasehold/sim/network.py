@@ -48,8 +48,10 @@ class Network:
     def __init__(self, scheduler: Scheduler, rng: Random) -> None:
         self.scheduler, self.rng = scheduler, rng
         self.links: list[Link] = []
-        self.delays = self.losses = self.duplicates = self.deaf = 0.0
-        """How likely each is, for one message."""
+        self.delays = self.losses = self.duplicates = self.deaf = self.failing = 0.0
+        """How likely each is, for one message; `failing`: that its connection fails right after it."""
+        self.fail: Callable[[Link], float]
+        """Lets a connection fail after a reply that is on its way; returns how late that one comes."""
         self.until = 0.0
         """Nothing that was sent is under way any more after this, but for the usual delay."""
         self.arrive: Callable[[Link, int, Operation, Task | None, int], object]
@@ -62,7 +64,7 @@ class Network:
 
     def calm(self) -> None:
         """From now on the network is a good one."""
-        self.delays = self.losses = self.duplicates = self.deaf = 0.0
+        self.delays = self.losses = self.duplicates = self.deaf = self.failing = 0.0
         for link in self.links:
             link.cut = False
 
@@ -89,7 +91,8 @@ class Network:
         """Send an answer back."""
         if link.epoch != epoch or link.cut or (self.losses and self.rng.random() < self.losses):
             return
-        self.scheduler.call_at(self.scheduler.now + self.delay(), self.scheduler.resume, task, turn, answer)
+        late = self.fail(link) if self.failing and self.rng.random() < self.failing else 0.0
+        self.scheduler.call_at(self.scheduler.now + self.delay() + late, self.scheduler.resume, task, turn, answer)
 
     def wake(self, link: Link, holder: str) -> None:
         """Send a wake-up."""

@@ -41,6 +41,10 @@ QUIET: Final = frozenset({"drift", "interrupt"})
 """Faults that do not change who comes first, nor keep anybody from giving back."""
 
 
+LAST_WAIT = 120.0
+"""How patient everybody is in the end: far longer than it may take."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Drawn from a seed."""
@@ -73,6 +77,7 @@ def draw(seed: int) -> Plan:
     """The plan of a seed."""
     rng = Random(seed)
     names = ("a", "b")[: rng.choice((1, 1, 2))]
+    ttl = rng.choice((0.6, 1.2, 2.4))
     workers = tuple(rng.choice((1, 1, 2)) for _ in range(rng.choice((2, 3, 3, 4))))
     return Plan(
         kinds=_kinds(rng),
@@ -82,10 +87,10 @@ def draw(seed: int) -> Plan:
         sharing=rng.choice((0.0, 0.0, 0.4)),
         several=0.3 if len(names) > 1 and rng.random() < 0.6 else 0.0,
         renewing=rng.choice((0.3, 0.7, 1.0)),
-        ttl=rng.choice((0.6, 1.2, 2.4)),
+        ttl=ttl,
         lock_delay=rng.choice((0.0, 0.0, 0.5, 1.5)),
         request_timeout=rng.choice((0.3, 1.0, 2.0)),
-        faults_end=8.0 + 8.0 * rng.random(),
+        faults_end=max(8.0, ttl * (4.0 + 4.0 * rng.random())),
     )
 
 
@@ -95,6 +100,8 @@ def _kinds(rng: Random) -> tuple[str, ...]:
         return ()
     if character < 0.2:
         return ("drift", "interrupt")
-    within = rng.sample(sorted(WITHIN), rng.choice((1, 2, 2, 3, 3, 4, 6, 8)))
+    within = rng.sample(sorted(WITHIN), rng.choice((1, 2, 3, 3, 4, 5, 6, 8)))
+    if character < 0.4 and "pause" not in within:
+        within.append("pause")  # what the whole library is about
     beyond = rng.sample(sorted(BEYOND), rng.choice((1, 1, 2))) if rng.random() < 0.35 else []
     return tuple(sorted(within + beyond))

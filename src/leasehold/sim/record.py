@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TypeVar, cast
 
-from leasehold.core.engine import Mode
 from leasehold.sim.history import (
     Began,
     Calm,
@@ -26,17 +25,19 @@ from leasehold.sim.history import (
 E = TypeVar("E", bound=Event)
 
 INTERRUPTIONS = frozenset({"Interrupted", "Signalled"})
+LASTING = frozenset({"delay", "loss", "duplicate", "deaf"})
+"""Kinds of faults that go on until the calm."""
 CRASHED = "its process died"
 
 
 class Belief:
     """A lease as its holder believed in it: from the return of acquire until its deadline or its end."""
 
-    __slots__ = ("holder", "limit", "mode", "name", "reason", "since", "token", "until", "who")
+    __slots__ = ("delay", "holder", "limit", "mode", "name", "reason", "since", "token", "until", "who")
 
-    def __init__(self, got: Got, mode: Mode, limit: int) -> None:
+    def __init__(self, got: Got, began: Began) -> None:
         self.who, self.holder, self.name, self.token = got.who, got.holder, got.name, got.token
-        self.mode, self.limit = mode, limit
+        self.mode, self.limit, self.delay = began.mode, began.limit, began.delay
         self.since, self.until = got.at, got.valid_until
         self.reason = ""
         """How it ended; empty while it has not."""
@@ -70,7 +71,8 @@ class Record:
         self._by_type: dict[type[object], list[Event]] = {}
         for event in history.events:
             self._by_type.setdefault(type(event), []).append(event)
-        self.calm_at = min((event.at for event in self.of(Calm)), default=float("inf"))
+        self.calm_at = self._calm_at()
+        """From then on there are no faults, but for clocks that differ."""
         self._pauses: dict[str, list[Fault]] = {}
         self._crashes: dict[str, list[float]] = {}
         for fault in self.of(Fault):
@@ -90,11 +92,18 @@ class Record:
         """All events of a type, in order."""
         return cast(list[E], self._by_type.get(kind, []))
 
+    def _calm_at(self) -> float:
+        if self.kinds.isdisjoint(LASTING):
+            return max((fault.until for fault in self.of(Fault)), default=0.0)
+        return min((event.at for event in self.of(Calm)), default=float("inf"))
+
     def _follow(self) -> None:
         """Follow every attempt and every belief from event to event."""
         attempts: dict[str, Attempt] = {}
         beliefs: dict[str, Belief] = {}
         self.times_got: Counter[str] = Counter()
+        self.revived: list[Moved] = []
+        """Deadlines that moved after they had passed."""
         for event in self.events:
             if isinstance(event, Began):
                 attempts[event.holder] = attempt = Attempt(event)
@@ -102,7 +111,7 @@ class Record:
             elif isinstance(event, Got):
                 attempt = attempts[event.holder]
                 attempt.answered, attempt.token = event.at, event.token
-                beliefs[event.holder] = belief = Belief(event, attempt.began.mode, attempt.began.limit)
+                beliefs[event.holder] = belief = Belief(event, attempt.began)
                 self.beliefs.append(belief)
                 self.times_got[event.holder] += 1
             elif isinstance(event, NotGot):
@@ -112,7 +121,10 @@ class Record:
             elif isinstance(event, Done):
                 attempts[event.holder].finished, attempts[event.holder].outcome = event.at, event.outcome
             elif isinstance(event, Moved):
-                beliefs[event.holder].until = event.valid_until
+                belief = beliefs[event.holder]
+                if belief.until < event.at:
+                    self.revived.append(event)
+                belief.until = event.valid_until
             elif isinstance(event, Ended):
                 self._end(beliefs[event.holder], event)
             elif isinstance(event, Fault) and event.kind == "crash":

@@ -10,11 +10,11 @@ from leasehold.sim.client import Client
 from leasehold.sim.faults import Faults, clock_rates
 from leasehold.sim.history import Broke, Event, History, Left
 from leasehold.sim.network import Network
-from leasehold.sim.plan import Plan, draw
+from leasehold.sim.plan import LAST_WAIT, Plan, draw
 from leasehold.sim.resources import Store
 from leasehold.sim.scheduler import Process, Scheduler, Spinning, Task
 from leasehold.sim.server import SimServer
-from leasehold.sim.workload import LAST_WAIT, Worker
+from leasehold.sim.workload import Worker
 from leasehold.sim.world import Clock
 
 

@@ -12,15 +12,13 @@ from leasehold.lease import AsyncLease
 from leasehold.settings import Terms
 from leasehold.sim.client import Client
 from leasehold.sim.history import Event, Fault, NotGot, Told
-from leasehold.sim.plan import Plan
+from leasehold.sim.plan import LAST_WAIT, Plan
 from leasehold.sim.resources import FENCES, By, Store
 from leasehold.sim.scheduler import Interrupted
 
 T = TypeVar("T")
 
 PERMIT_NAME = "p"
-LAST_WAIT = 120.0
-"""How patient everybody is in the end: far longer than it may take."""
 
 
 class Signalled(Exception):
@@ -58,11 +56,18 @@ class Worker:
             await self._world.sleep(rng.random() ** 2 * ttl)
         for name in self._plan.names:
             await self._job([Terms(name, ttl=ttl, wait=LAST_WAIT)], steps=1)
+        if self._plan.several:
+            await self._job([Terms(name, ttl=ttl, wait=LAST_WAIT) for name in self._shuffled()], steps=1)
+
+    def _shuffled(self) -> list[str]:
+        names = list(self._plan.names)
+        self._rng.shuffle(names)
+        return names
 
     def _some_terms(self) -> list[Terms]:
         plan, rng = self._plan, self._rng
         if plan.several and rng.random() < plan.several:
-            return [self._terms(name, "exclusive", lock_delay=0.0) for name in plan.names]
+            return [self._terms(name, "exclusive", lock_delay=0.0) for name in self._shuffled()]
         if plan.permits and rng.random() < 0.3:
             return [self._terms(PERMIT_NAME, "permit", plan.permits)]
         mode: Mode = "shared" if rng.random() < plan.sharing else "exclusive"
@@ -76,7 +81,7 @@ class Worker:
             ttl=ttl,
             wait=rng.choice((0.0, 0.5, 2.0, 2.0, 4.0, 8.0)) * ttl,
             renew=rng.random() < plan.renewing,
-            longest_hold=ttl * 2 * rng.random() if rng.random() < 0.05 else None,
+            longest_hold=ttl * 2 * rng.random() if rng.random() < 0.1 else None,
             lock_delay=plan.lock_delay * rng.random() if lock_delay is None else lock_delay,
             mode=mode,
             limit=limit,
@@ -89,8 +94,14 @@ class Worker:
         leases = await self._acquire(terms)
         for lease in leases:
             client.watch(self._who, lease)
+        stubborn = self._rng.random() < 0.15
         for _ in range(steps):
-            if not leases or any(lease.lost for lease in leases) or not await self._use(self._rng.choice(leases)):
+            if not leases or any(lease.lost for lease in leases):
+                break
+            lease = self._rng.choice(leases)
+            if stubborn:
+                await self._world.sleep(lease.remaining)  # whatever becomes of it
+            elif not await self._use(lease):
                 break
         for lease in reversed(leases):
             await self._release(lease)
@@ -102,7 +113,7 @@ class Worker:
         try:
             if len(terms) == 1:
                 return [await self._interruptible(client.lock(terms[0]).acquire())]
-            client.together[self._who] = True
+            client.together[self._who] = len(terms)
             return list(await self._interruptible(client.several(terms).acquire()))
         except (LeaseholdError, Interrupted, Signalled) as error:
             now, why = client.scheduler.now, type(error).__name__
@@ -127,22 +138,33 @@ class Worker:
                 await self._change(lease)
             elif what < 0.75:
                 await lease.extend(self._plan.ttl * (0.5 + rng.random()))
-            else:
+                if rng.random() < 0.3:
+                    await self._world.sleep(lease.remaining)
+            elif what < 0.9:
                 await self._world.sleep(rng.random() * self._plan.ttl)
-        except (StaleToken, LeaseLost, EngineError):
+            else:
+                await self._world.sleep(lease.remaining)  # held to the last moment
+        except LeaseLost:
+            self._events.append(Told(self._client.scheduler.now, self._who, lease._held.want.holder))
+            return False
+        except (StaleToken, EngineError):
             return False
         return True
 
     async def _change(self, lease: AsyncLease) -> None:
-        """Read, think, look whether the lease is still held, write."""
+        """Look whether the lease is held, read, think, look again, write. A pause fits in after each look."""
         by = By(self._who, lease._held.want.holder, lease.name, lease.token)
         fence = self._rng.choice(FENCES)
+        await self._look(lease)
         value = await self._store.read(by, fence)
         await self._world.sleep(self._rng.random() ** 3 * self._plan.ttl)
+        await self._look(lease)
+        await self._store.write(by, fence, value)
+
+    async def _look(self, lease: AsyncLease) -> None:
         lease.check()
         if self._pause():
             await self._world.sleep(0.0)
-        await self._store.write(by, fence, value)
 
     async def _interruptible(self, operation: Coroutine[Any, Any, T]) -> T:
         """Let the operation be interrupted, now and then, at one of its awaits."""

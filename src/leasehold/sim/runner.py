@@ -1,0 +1,124 @@
+"""Many histories: runs seeds, over several processes if asked to, and counts what they showed."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+from leasehold.sim.history import Fault, Got, History, Told, Touched
+from leasehold.sim.judges import Violation, judge, lost_updates
+from leasehold.sim.mutating import planted
+from leasehold.sim.mutations import MUTATIONS
+from leasehold.sim.record import Record
+from leasehold.sim.simulation import Simulation
+
+CHUNK = 50
+"""Seeds that are handed out at a time."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What many histories showed together."""
+
+    histories: int = 0
+    events: int = 0
+    leases: int = 0
+    losses_told: int = 0
+    stale_refused: int = 0
+    updates_lost: Counter[str] = field(default_factory=Counter)
+    """For each kind of fence."""
+    faults: Counter[str] = field(default_factory=Counter)
+    violations: list[tuple[int, Violation]] = field(default_factory=list)
+    """With their seeds."""
+
+    def add(self, other: Tally) -> None:
+        """Count another's too."""
+        self.histories += other.histories
+        self.events += other.events
+        self.leases += other.leases
+        self.losses_told += other.losses_told
+        self.stale_refused += other.stale_refused
+        self.updates_lost += other.updates_lost
+        self.faults += other.faults
+        self.violations = sorted(self.violations + other.violations, key=lambda one: (one[0], one[1].at))
+
+
+def run(seed: int, mutation: str | None = None) -> tuple[History, list[Violation]]:
+    """One history and what the judges say of it."""
+    with planted(MUTATIONS[mutation]) if mutation else nullcontext():
+        history = Simulation(seed).run()
+    return history, judge(history)
+
+
+def explore(
+    seeds: range,
+    *,
+    jobs: int = 1,
+    mutation: str | None = None,
+    progress: Callable[[Tally], object] = lambda _tally: None,
+) -> Tally:
+    """Run all the seeds; `progress` is called now and then with what there is so far."""
+    total = Tally()
+    for part in _parts(seeds, jobs, mutation):
+        total.add(part)
+        progress(total)
+    return total
+
+
+def first_caught(mutation: str, seeds: range) -> tuple[int, Violation] | None:
+    """The first seed at which a judge who should condemns the mutation, and why; None if there is none."""
+    judges = MUTATIONS[mutation].caught_by
+    with planted(MUTATIONS[mutation]):
+        for seed in seeds:
+            for violation in judge(Simulation(seed).run()):
+                if violation.judge in judges:
+                    return seed, violation
+    return None
+
+
+def _parts(seeds: range, jobs: int, mutation: str | None) -> Iterator[Tally]:
+    chunks = [(seeds[start : start + CHUNK], mutation) for start in range(0, len(seeds), CHUNK)]
+    if jobs == 1:
+        yield from map(_run_chunk, chunks)
+        return
+    # A fresh interpreter for each: forking a process that has threads is a gamble.
+    with get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(_run_chunk, chunks)
+
+
+def _run_chunk(chunk: tuple[range, str | None]) -> Tally:
+    seeds, mutation = chunk
+    tally = Tally()
+    collecting = gc.isenabled()
+    gc.disable()  # a history leaves cycles; collecting them once for all is quicker
+    try:
+        with planted(MUTATIONS[mutation]) if mutation else nullcontext():
+            for seed in seeds:
+                _count(tally, seed, Simulation(seed).run())
+    finally:
+        if collecting:
+            gc.enable()
+        gc.collect()
+    return tally
+
+
+def _count(tally: Tally, seed: int, history: History) -> None:
+    record = Record(history)
+    tally.histories += 1
+    tally.events += len(history.events)
+    tally.leases += len(record.of(Got))
+    tally.losses_told += len({event.holder for event in record.of(Told)})
+    tally.stale_refused += sum(not event.accepted for event in record.of(Touched))
+    for kind in ("none", "writes", "both"):
+        tally.updates_lost[kind] += lost_updates(record, kind)
+    tally.faults.update(event.kind for event in record.of(Fault))
+    tally.faults.update(kind for kind in history.plan.kinds if kind in PROPERTIES)
+    tally.violations += [(seed, violation) for violation in judge(history)]
+
+
+PROPERTIES = frozenset({"delay", "loss", "duplicate", "deaf", "drift", "wild"})
+"""Kinds of faults that are properties of a whole history; they are counted once for each."""
