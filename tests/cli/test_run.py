@@ -157,7 +157,7 @@ def test_namespaces_are_apart(leasehold: Command, heart: Heart) -> None:
 
 
 def test_a_long_program_is_renewed(leasehold: Command) -> None:
-    result = leasehold("run", "name", "--ttl", "0.6", "--", "sleep", "2")
+    result = leasehold("run", "name", "--ttl", "2", "--", "sleep", "4")
     assert (result.returncode, result.stderr) == (0, "")
 
 

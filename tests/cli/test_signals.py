@@ -82,9 +82,9 @@ def test_what_the_caller_ignores_stays_ignored(leasehold: Command, heart: Heart)
 
 
 def test_a_program_that_somebody_stopped_keeps_its_lease(leasehold: Command, heart: Heart) -> None:
-    running = leasehold.start_with(heart, "name", "--ttl", "1")
+    running = leasehold.start_with(heart, "name", "--ttl", "3")
     subprocess.run(["kill", "-STOP", str(heart.pid)], check=True)
-    assert leasehold("run", "name", "--wait", "2", "--", "true").returncode == 75
+    assert leasehold("run", "name", "--wait", "4", "--", "true").returncode == 75
     subprocess.run(["kill", "-CONT", str(heart.pid)], check=True)
     beat = heart.latest_beat
     wait_for(lambda: heart.latest_beat > beat, "the program goes on")

@@ -97,10 +97,10 @@ def test_ctrl_c_belongs_to_a_program_that_handles_it(shell: Shell, tmp_path: Pat
 
 
 @pytest.mark.parametrize("interpreter", ["bash", "sh"])
-def test_ctrl_c_ends_the_script_around_it(shell: Shell, tmp_path: Path, interpreter: str) -> None:
-    (tmp_path / "loop.sh").write_text("for i in 1 2 3; do leasehold run name -- sh -c 'echo round; sleep 30'; done")
+def test_ctrl_c_ends_the_script_around_it(shell: Shell, heart: Heart, tmp_path: Path, interpreter: str) -> None:
+    (tmp_path / "loop.sh").write_text(f"for i in 1 2 3; do leasehold run name -- {' '.join(heart.command())}; done")
     shell.run(f"{interpreter} loop.sh")
-    shell.expect("round")
+    heart.wait_until_it_beats()
     shell.type("\x03")
     assert shell.code() == 130
 
@@ -195,7 +195,7 @@ def test_an_interactive_shell_inside(shell: Shell) -> None:
 
 def test_the_terminal_is_put_right_after_a_loss(shell: Shell, leasehold: Command) -> None:
     raw = "import os, time, tty; tty.setraw(0); print('raw', flush=True); time.sleep(60)"
-    shell.run(f'leasehold run name --ttl 1 -- {sys.executable} -c "{raw}"')
+    shell.run(f'leasehold run name --ttl 3 -- {sys.executable} -c "{raw}"')
     shell.expect("raw")
     assert leasehold("break", "name", "--because", "a test", "--yes").returncode == 0
     assert shell.code() == 77

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
-import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from leasehold.cli.app import call
 
 LEASEHOLD = (sys.executable, "-m", "leasehold")
 PATIENCE = 20.0
@@ -118,7 +121,8 @@ class Command:
     def start_with(self, heart: Heart, *arguments: str, program: list[str] | None = None) -> subprocess.Popen[str]:
         """Start ``run`` with a beating program, and wait until it beats."""
         process = self.start("run", *arguments, "--", *(program or heart.command()))
-        heart.wait_until_it_beats()
+        wait_for(lambda: heart.file.exists() or process.poll() is not None, "the program has started")
+        assert process.poll() is None, process.communicate()
         return process
 
     def end_all(self) -> None:
@@ -128,6 +132,23 @@ class Command:
             process.communicate(timeout=PATIENCE)
 
 
-def without_secrets(text: str, secret: str) -> bool:
-    """Whether nothing of a secret is in the text, not even the beginning of it."""
-    return not any(re.search(re.escape(secret[:size]), text) for size in (len(secret), 8) if size <= len(secret))
+class Result:
+    """What a call left behind."""
+
+    def __init__(self, returncode: int, stdout: str, stderr: str) -> None:
+        self.returncode, self.stdout, self.stderr = returncode, stdout, stderr
+
+
+def call_in_process(arguments: list[str], environment: dict[str, str]) -> Result:
+    """Arguments that no program starter would pass on (NUL), and a hundred calls without a hundred processes."""
+    before = dict(os.environ)
+    out, err = io.StringIO(), io.StringIO()
+    os.environ.clear()
+    os.environ.update(environment)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = call(arguments)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return Result(code, out.getvalue(), err.getvalue())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leasehold.cli.options import client
+from leasehold.cli.options import client, engine_urls
 from leasehold.cli.output import write_json
 from leasehold.cli.shown import write_table
 from leasehold.core.engine import Capability, Facts
@@ -14,7 +14,6 @@ from leasehold.core.engine import Capability, Facts
 if TYPE_CHECKING:
     from rich.table import Table
 
-BUILT_IN = ("sqlite://", "redis://localhost")
 # What is not guaranteed comes first: it is what people need to know before they choose.
 _GUARANTEES = {
     "not_guaranteed": "not guaranteed",
@@ -43,7 +42,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for scripts.")
 def command(on: str | None, as_json: bool) -> None:
     """Show the capabilities and guarantees of the built-in engines, or of the one at a URL."""
-    described = [_facts(url) for url in ((on,) if on is not None else BUILT_IN)]
+    described = [_facts(url) for url in ((on,) if on is not None else engine_urls().values())]
     if as_json:
         write_json({"engines": [as_data(facts) for facts in described]})
         return

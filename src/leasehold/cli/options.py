@@ -11,6 +11,7 @@ import click
 
 from leasehold.errors import InvalidName, LeaseholdError, Misuse, quoted
 from leasehold.names import check_name
+from leasehold.opening import _BUILT_IN
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -21,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{0,9})?|\.\d{1,9})\s*(ms|s|m|h|d)?", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_ENGINE_URL = re.compile(r"(?:rediss?|valkeys?|sqlite)(?:\+\w+)?://", re.ASCII)
+_WITH_PASSWORD = re.compile(r"\S+://[^/\s]*:\S*@")
 COMPLETE_WITHIN = 0.5
 """A shell that completes a name waits no longer for the engine."""
 
@@ -34,6 +35,20 @@ def seconds_in(text: str) -> float:
     seconds = float(match[1]) * _UNITS[match[2] or "s"]
     assert math.isfinite(seconds)
     return seconds
+
+
+def engine_urls() -> dict[str, str]:
+    """One URL for each built-in engine, by its first scheme."""
+    first = {module: scheme for scheme, module in reversed(_BUILT_IN.items())}
+    return {
+        scheme: "sqlite://" if scheme == "sqlite" else f"{scheme}://localhost" for scheme in reversed(first.values())
+    }
+
+
+def is_engine_url(text: str) -> bool:
+    """Whether the text is the URL of a built-in engine."""
+    scheme, separator, _ = text.partition("://")
+    return bool(separator) and scheme in _BUILT_IN
 
 
 def read_duration(_ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -50,8 +65,8 @@ def read_name(_ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """The name of a lock (or several), checked before anything else happens."""
     if isinstance(value, tuple):
         return tuple(read_name(_ctx, param, one) for one in value)
-    if _ENGINE_URL.match(value):
-        # Not shown: it may well hold a password.
+    if is_engine_url(value) or _WITH_PASSWORD.match(value):
+        # Nobody means this to be a name. It is not shown: it may well hold a password.
         raise click.BadParameter("this is the URL of an engine, not the name of a lock; give it with --on", param=param)
     try:
         return check_name(value)
@@ -76,7 +91,7 @@ def engine_options(function: F) -> F:
     on = click.option(
         "--on",
         metavar="URL",
-        help="The engine: redis://…, valkey://…, sqlite:///path. By default LEASEHOLD_URL, or else an embedded file "
+        help="The engine: redis://…, sqlite:///path, … (see `leasehold engines`). By default LEASEHOLD_URL, or else an embedded file "
         "of your own. A password in LEASEHOLD_URL is not seen by other users; one on the command line is.",
     )
     namespace = click.option("--namespace", metavar="NS", default="", help="Keep these names apart from others.")
