@@ -43,6 +43,8 @@ T = TypeVar("T")
 
 KEPT: Final = 1 / 3
 """A session that waiters hang on is kept alive whenever it has spent this share of its TTL."""
+SHORT_WAIT: Final = 1.0
+"""Who waits longer than this also watches its own key."""
 SILENCE: Final = 30.0
 """A waiter asks again after so long even without news."""
 NEAR: Final = 2
@@ -77,97 +79,88 @@ class EtcdEngine:
         suspect: Suspect | None = None,  # noqa: ARG002 -- nobody can set etcd's clock back
     ) -> Grant | Busy:
         """Take the name, or say why not; with patience, queue."""
-        key = self._keys(want.name).of(want.mode, want.holder)
-        is_new = self._sessions.known(want.holder) is None
-        for has_failed in (False, True):
-            place = self._sessions.place_for(want, key, self.world.now())
+        keys, is_new = self._keys(want.name), self._sessions.known(want.holder) is None
+        for tries_left in (1, 0):
+            place = self._sessions.place_for(want, keys, self.world.now())
             try:
                 await self._requests.confirm(place.session, until)
                 if patience is None:
-                    return await self._try_once(want, place, until)
-                return await self._queue_up(want, place, patience, until)
+                    return await self._try_once(want, place, keys, until)
+                return await self._queue_up(want, place, keys, patience, until)
             except LeaseGone as error:
                 self._sessions.bury(place.session)
-                if has_failed:
+                if not tries_left:
                     raise EngineUnavailable(str(error)) from None
             except (EngineUnavailable, Misuse):
                 if is_new:
                     self._sessions.forget(want.holder)
                 raise
-            except BaseException:
-                place.uncertain = True
-                raise
-        raise AssertionError("either of two tries returns or raises")
+        raise AssertionError("the second of two tries returns or raises")
 
-    def _looks(self, want: Want, place: Place, before: int = 0) -> list[bytes]:
-        """See one's own key, the oldest that could be in the way, and the latest of those."""
-        span = self._keys(want.name).in_the_way_of(want.mode)
-        latest = 0 if want.mode == "permit" else NEAR
-        return [
-            looking(messages.look(place.key)),
-            looking(messages.look(*span, limit=1, keys_only=False)),
-            looking(messages.look(*span, limit=latest, newest_first=True, created_before=before)),
-        ]
-
-    async def _try_once(self, want: Want, place: Place, until: float) -> Grant | Busy:
+    async def _try_once(self, want: Want, place: Place, keys: layout.NameKeys, until: float) -> Grant | Busy:
         """Write the key only if nothing is in the way, so that a refusal leaves nothing behind."""
-        span = self._keys(want.name).in_the_way_of(want.mode)
+        span = keys.in_the_way_of(want.mode)
         put = messages.put(place.key, layout.value_of(want, time.time(), None), place.session.id)
+        oldest = looking(messages.look(*span, limit=1, keys_only=False))
+        then, otherwise = [put], [oldest]
+        if want.mode == "shared":  # its own key does not stand among those in its way
+            own = looking(messages.look(place.key))
+            then, otherwise = [put, own], [oldest, own]
+        elif want.mode == "permit":
+            otherwise = [oldest, looking(messages.look(*span))]
         revision = 0
         while True:
-            outcome = await self._requests.txn(
-                [messages.if_none_created_since(*span, revision)],
-                [put, looking(messages.look(place.key))],
-                self._looks(want, place),
-                (1, 3),
-                until,
-            )
-            own = outcome.found[0]
+            condition = messages.if_none_created_since(*span, revision)
+            outcome = await self._requests.txn([condition], then, otherwise, until, place)
+            ours = outcome.find(place.key)
             if outcome.succeeded:
-                return self._granted(place, self._own(own, place).created, outcome)
-            if own:  # an earlier request of this attempt did arrive
-                return await self._queue_up(want, place, 0.0, until)
-            before = [one.key for one in reversed(outcome.found[2])]
-            if want.mode != "permit" or layout.blockade(want.mode, want.limit, before) is not None:
+                place.token = outcome.revision if ours is None else ours.created
+                return self._judged(want, place, [], outcome)
+            if ours is not None:  # an earlier request of this attempt did arrive
+                return await self._queue_up(want, place, keys, 0.0, until)
+            if want.mode != "permit" or layout.blockade("permit", want.limit, outcome.found[1]) is not None:
                 self._sessions.forget(want.holder)
-                return Busy(SILENCE, _incumbent(outcome))
+                return Busy(SILENCE, _incumbent(outcome.found[0]))
             revision = outcome.revision  # there is room; take it if nobody else did meanwhile
 
-    async def _queue_up(self, want: Want, place: Place, patience: float, until: float) -> Grant | Busy:
+    async def _queue_up(
+        self, want: Want, place: Place, keys: layout.NameKeys, patience: float, until: float
+    ) -> Grant | Busy:
         """Have a key in the queue, and see who is before it."""
+        span = keys.in_the_way_of(want.mode)
+        own, oldest = looking(messages.look(place.key)), looking(messages.look(*span, limit=1, keys_only=False))
+        near = 0 if want.mode == "permit" else NEAR
         if place.token is None:
-            looks = self._looks(want, place)
             put = messages.put(place.key, layout.value_of(want, time.time(), patience), place.session.id)
-            # Writing a key that is there already moves it to the present session and keeps its place.
-            outcome = await self._requests.txn([], [put, *looks], [], (3, 0), until)
-            place.token = self._own(outcome.found[0], place).created
-            before = [one.key for one in reversed(outcome.found[2]) if one.created < place.token]
-            if before or want.mode == "permit" or len(outcome.found[2]) < NEAR:
+            latest = looking(messages.look(*span, limit=near, newest_first=True))
+            # Writing a key that is there already keeps its place.
+            outcome = await self._requests.txn([], [put, oldest, latest, own], [], until, place)
+            place.token = self._shown(outcome, place).created
+            before = [one for one in reversed(outcome.found[1]) if one.created < place.token]
+            if before or not near or len(outcome.found[1]) < near:
                 return self._judged(want, place, before, outcome)
-        outcome = await self._requests.txn([], self._looks(want, place, before=place.token), [], (3, 0), until)
-        own = outcome.found[0]
-        if not own or (own[0].created, own[0].lease) != (place.token, place.session.id):
+        latest = looking(messages.look(*span, limit=near, newest_first=True, created_before=place.token))
+        outcome = await self._requests.txn([], [oldest, latest, own], [], until)
+        ours = outcome.find(place.key)
+        if ours is None or (ours.created, ours.lease) != (place.token, place.session.id):
             # Its session ended, or an operator broke the lock: the place in the queue is lost.
             place.token = None
-            return await self._queue_up(want, place, patience, until)
-        return self._judged(want, place, [one.key for one in reversed(outcome.found[2])], outcome)
+            return await self._queue_up(want, place, keys, patience, until)
+        return self._judged(want, place, outcome.found[1][::-1], outcome)
 
-    def _own(self, found: list[Key], place: Place) -> Key:
-        if len(found) != 1 or found[0].key != place.key:
+    def _shown(self, outcome: Outcome, place: Place) -> Key:
+        ours = outcome.find(place.key)
+        if ours is None or ours.lease != place.session.id:
             raise EngineError(f"etcd at {self.facts.address} does not show the key that it has just written")
-        return found[0]
+        return ours
 
-    def _judged(self, want: Want, place: Place, before: list[bytes], outcome: Outcome) -> Grant | Busy:
+    def _judged(self, want: Want, place: Place, before: Sequence[Key], outcome: Outcome) -> Grant | Busy:
+        """Granted, or not, given the keys before one's own."""
+        place.blockade, place.revision = layout.blockade(want.mode, want.limit, before), outcome.revision
+        if place.blockade is not None:
+            return Busy(SILENCE, _incumbent(outcome.found[0]))
         assert place.token is not None
-        blockade = layout.blockade(want.mode, want.limit, before)
-        if blockade is None:
-            return self._granted(place, place.token, outcome)
-        place.blockade, place.revision = blockade, outcome.revision
-        return Busy(SILENCE, _incumbent(outcome))
-
-    def _granted(self, place: Place, token: int, outcome: Outcome) -> Grant:
-        place.token, place.blockade, place.revision = token, None, outcome.revision
-        return Grant(token, since=place.session.confirmed_at)
+        return Grant(place.token, since=place.session.confirmed_at)
 
     # Waiting
 
@@ -178,17 +171,15 @@ class EtcdEngine:
             await self._pause(until)
             return
         news = _News(place, place.blockade, self._wire.bell())
-        one = len(news.left) == 1
-        ranges = [(place.key, b""), *((key, b"") for key in news.left)] if one else [self._keys(want.name).all]
-        subscription = self._family.hub.start(ranges, place.revision, news)
-        try:
-            while not await news.bell.heard(min(until, place.session.refresh_at(KEPT)) - self.world.now()):
-                now = self.world.now()
-                if now >= until or place.session.over(now):
-                    return
+        span = (min(news.left), b"") if len(news.left) == 1 else self._keys(want.name).in_the_way_of(want.mode)
+        with contextlib.ExitStack() as watching:
+            watching.enter_context(self._family.hub.watch(*span, place.revision, news))
+            heard = await news.bell.heard(min(until - self.world.now(), SHORT_WAIT))
+            if not heard:
+                watching.enter_context(self._family.hub.watch(place.key, b"", place.revision, news))
+            while not heard and (now := self.world.now()) < until and not place.session.over(now):
                 await self._refresh_while_waiting(place.session, now, until)
-        finally:
-            self._family.hub.stop(subscription)
+                heard = await news.bell.heard(min(until, place.session.refresh_at(KEPT)) - self.world.now())
         if news.missed:
             await self._pause(until)
 
@@ -209,17 +200,16 @@ class EtcdEngine:
 
     async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool]:
         """Keep each session alive, and look whether each key is still there."""
-        places = [self._sessions.known(lease.holder) for lease in leases]
-        for lease, place in zip(leases, places, strict=True):
-            if place is not None and not place.session.dead and math.ceil(lease.ttl) > place.session.ttl:
-                session = self._sessions.session_for(lease.ttl, self.world.now())
-                await self._hang(place, lease, session, until)
+        asked = [(lease, place) for lease in leases if (place := self._sessions.known(lease.holder)) is not None]
+        for lease, place in asked:
+            if not place.session.dead and math.ceil(lease.ttl) > place.session.ttl:
+                await self._hang(place, lease, self._sessions.session_for(lease.ttl, self.world.now()), until)
         now = self.world.now()
         kept: set[Session] = set()
-        for session in {place.session for place in places if place is not None}:
+        for session in {place.session for _, place in asked}:
             if not session.over(now) and await self._requests.refresh(session, until):
                 kept.add(session)
-        asked = [(lease, place) for lease, place in zip(leases, places, strict=True) if place and place.session in kept]
+        asked = [(lease, place) for lease, place in asked if place.session in kept]
         still: set[str] = set()
         for start in range(0, len(asked), messages.MOST_OPERATIONS):
             still |= await self._still_held(asked[start : start + messages.MOST_OPERATIONS], until)
@@ -227,11 +217,10 @@ class EtcdEngine:
 
     async def _still_held(self, asked: list[tuple[Renewal, Place]], until: float) -> set[str]:
         """The holders among these whose keys are as they were created."""
-        looks = [looking(messages.look(place.key)) for _, place in asked]
-        outcome = await self._requests.txn([], looks, [], (len(looks), 0), until)
+        outcome = await self._requests.txn([], [looking(messages.look(place.key)) for _, place in asked], [], until)
         still: set[str] = set()
         for (lease, place), found in zip(asked, outcome.found, strict=True):
-            if not found or found[0].key != place.key or found[0].created != lease.token:
+            if not found or (found[0].key, found[0].created) != (place.key, lease.token):
                 continue
             # An earlier request to hang it elsewhere may have been carried out without our knowing.
             if found[0].lease == place.session.id or await self._hang(place, lease, place.session, until):
@@ -243,7 +232,7 @@ class EtcdEngine:
         try:
             await self._requests.confirm(session, until)
             condition, hang = messages.if_created(place.key, lease.token), messages.hang(place.key, session.id)
-            outcome = await self._requests.txn([condition], [hang], [], (0, 0), until)
+            outcome = await self._requests.txn([condition], [hang], [], until, place)
         except LeaseGone as error:
             self._sessions.bury(session)
             raise EngineUnavailable(str(error)) from None
@@ -251,19 +240,13 @@ class EtcdEngine:
             self._sessions.move(place, session)
         return outcome.succeeded
 
-    async def release(self, name: str, holder: str, *, until: float) -> bool:
+    async def release(self, name: str, holder: str, *, until: float) -> bool:  # noqa: ARG002 -- the holder says it all
         """Give the name back, and leave its queue."""
         place = self._sessions.known(holder)
-        if place is None:
-            keys = [self._keys(name).of(mode, holder) for mode in layout.MODES]
-            deletions = [messages.deleting(messages.delete(key)) for key in keys]
-            return (await self._requests.txn([], deletions, [], (0, 0), until)).deleted > 0
-        try:
-            request = messages.delete(place.key)
-            deleted, _ = await self._requests.ask(messages.DELETE, request, until, messages.deletion_of)
-        except BaseException:
-            self._sessions.owe(place)
-            raise
+        if place is None:  # there is nothing of it, or it ended with its session
+            return False
+        request = messages.delete(place.key)
+        deleted, _ = await self._requests.ask(messages.DELETE, request, until, messages.deletion_of, place)
         self._sessions.forget(holder)
         return deleted > 0 and place.blockade is None
 
@@ -346,11 +329,9 @@ class _News:
             self.bell.ring()
 
 
-def _incumbent(outcome: Outcome) -> Incumbent | None:
-    """The oldest key that is in the way. How often it was renewed cannot be seen, so no suspicion ever ripens."""
-    for oldest in outcome.found[1]:
-        return Incumbent(oldest.created, 0, math.inf, layout.about_of(oldest).about)
-    return None
+def _incumbent(oldest: list[Key]) -> Incumbent | None:
+    """The key that is in the way. How often it was renewed cannot be seen, so no suspicion of it ever ripens."""
+    return Incumbent(oldest[0].created, 0, math.inf, layout.about_of(oldest[0]).about) if oldest else None
 
 
 class EtcdFamily:
@@ -417,10 +398,14 @@ def ownership(lease: LeaseView) -> Ownership:
     Data that lives in the same cluster needs no fence and no clock: compare the create revision of this key with this
     number in the transaction that writes, and a holder that was overtaken writes nothing. See the page of the engine.
     """
-    engine, want = lease._engine, lease._held.want
+    engine = lease._engine
     if not isinstance(engine, EtcdEngine):
         raise Misuse(f"ownership() is for leases on etcd, and this one is on {quoted(engine.facts.engine)}")
-    return Ownership(layout.keys_of(engine._family.namespace, want.name).of(want.mode, want.holder), lease.token)
+    lease.check()
+    place = engine._sessions.known(lease._held.want.holder)
+    if place is None:
+        raise lease._held.loss()
+    return Ownership(place.key, lease.token)
 
 
 def open_engine(on: str, *, namespace: str, client_label: str) -> EtcdFamily:  # noqa: ARG001 -- etcd shows no labels

@@ -1,12 +1,15 @@
 """How a name, its holders and its waiters look in etcd: the keys, their values, and who comes before whom.
 
-Every attempt has a key of its own, ``leasehold/<namespace>/<name>/<kind>/<holder>``, each part percent-encoded. Two
-attempts of one client so exclude each other like those of strangers. The revision at which a key was created is its
-place in the queue, and its token. Whoever has nobody before it that it must wait for, holds the name.
+Every attempt has a key of its own, ``leasehold/<namespace>/<name>/<kind>/<session>.<slot>``. Two attempts of one client
+so exclude each other like those of strangers. The revision at which a key was created is its place in the queue, and
+its token. Whoever has nobody before it that it must wait for, holds the name.
 
->>> keys_of("shop", "a/b").of("exclusive", "7f")
-b'leasehold/shop/a%2Fb/e/7f'
->>> name_in(b"leasehold/shop/a%2Fb/e/7f", "shop")
+A slot is used again by later attempts. A fresh key for each would be simpler; but etcd remembers every deleted key
+until it is compacted, and looking at a busy name would soon mean wading through thousands of them.
+
+>>> keys_of("shop", "a/b").slot("exclusive", "7f.0")
+b'leasehold/shop/a%2Fb/e/7f.0'
+>>> name_in(b"leasehold/shop/a%2Fb/e/7f.0", "shop")
 'a/b'
 """
 
@@ -25,7 +28,6 @@ _KINDS: Final[dict[Mode, bytes]] = {"exclusive": b"e/", "permit": b"p/", "shared
 """In this order those that a shared lease waits for stand side by side."""
 _AFTER_SLASH: Final = b"0"
 """The character that follows the slash: where a range of keys below a slash ends."""
-MODES: Final = tuple(_KINDS)
 MOST_TEXT: Final = 200
 
 
@@ -48,9 +50,9 @@ class NameKeys:
         """`base` is the beginning that they share, without its last slash."""
         self._base = base
 
-    def of(self, mode: Mode, holder: str) -> bytes:
-        """The key of one attempt."""
-        return self._base + b"/" + _KINDS[mode] + _encoded(holder)
+    def slot(self, mode: Mode, slot: str) -> bytes:
+        """The key of one slot, or with no slot, how all keys of this kind begin."""
+        return self._base + b"/" + _KINDS[mode] + slot.encode()
 
     @property
     def all(self) -> tuple[bytes, bytes]:
@@ -92,17 +94,17 @@ class Blockade(NamedTuple):
     may_stay: int
 
 
-def blockade(mode: Mode, limit: int, before: Sequence[bytes]) -> Blockade | None:
+def blockade(mode: Mode, limit: int, before: Sequence[Key]) -> Blockade | None:
     """What stands between an attempt and the name, given the keys before it, oldest first; None: it holds the name.
 
     An exclusive lease waits for all before it, and so for the last of them; a shared one for the last that is not
     shared; a permit for all that are no permits, and then until fewer than `limit` are before it.
     """
-    others = [key for key in before if mode_of(key) != mode] if mode != "exclusive" else list(before)
+    others = [one.key for one in before if mode == "exclusive" or mode_of(one.key) != mode]
     if others:
         return Blockade(frozenset(others if mode == "permit" else others[-1:]), 0)
     if mode == "permit" and len(before) >= limit:
-        return Blockade(frozenset(before), limit - 1)
+        return Blockade(frozenset(one.key for one in before), limit - 1)
     return None
 
 
@@ -150,13 +152,13 @@ def standing(found: Sequence[Key]) -> tuple[list[Key], list[Key]]:
     """Who of a name's keys, oldest first, holds it and who waits."""
     holding: list[Key] = []
     waiting: list[Key] = []
-    before: list[bytes] = []
+    before: list[Key] = []
     for key in found:
         mode = mode_of(key.key)
         if mode is not None:
             held = blockade(mode, about_of(key).limit, before) is None
             (holding if held else waiting).append(key)
-        before.append(key.key)
+        before.append(key)
     return holding, waiting
 
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from leasehold.engines.etcd_sessions import Session, Sessions
+from leasehold.engines.etcd_sessions import Place, Session, Sessions
 from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from leasehold.wires import etcd_messages as messages
 from leasehold.wires.etcd_errors import LeaseExists, LeaseGone
@@ -28,20 +28,46 @@ class Requests:
         self._wire, self._sessions, self._address = wire, sessions, address
         self._world = wire.world
 
-    async def ask(self, method: str, request: bytes, until: float, read: Callable[[bytes], T]) -> T:
-        """Send one request, and read its answer."""
-        answer = await self._wire.call(method, request, until)
+    async def ask(
+        self, method: str, request: bytes, until: float, read: Callable[[bytes], T], place: Place | None = None
+    ) -> T:
+        """Send one request, and read its answer; `place` is the one whose key it may change."""
+        answer = await (
+            self._change(place, method, request, until) if place else self._wire.call(method, request, until)
+        )
         try:
             return read(answer)
         except Malformed as error:
             raise EngineError(f"etcd at {self._address} sent an answer that cannot be read: {error}") from None
 
+    async def _change(self, place: Place, method: str, request: bytes, until: float) -> bytes:
+        """Send a request, and keep in mind that it may still be carried out later unless it is answered.
+
+        The doubt is there before the request is sent: so no interruption, wherever it strikes, can lose it.
+        """
+        doubt, place.uncertain = place.uncertain, True
+        try:
+            answer = await self._wire.call(method, request, until)
+        except (EngineUnavailable, LeaseGone):  # it was not carried out
+            place.uncertain = doubt
+            raise
+        place.uncertain = doubt
+        return answer
+
     async def txn(
-        self, conditions: list[bytes], then: list[bytes], otherwise: list[bytes], looks: tuple[int, int], until: float
+        self,
+        conditions: list[bytes],
+        then: list[bytes],
+        otherwise: list[bytes],
+        until: float,
+        place: Place | None = None,
     ) -> Outcome:
-        """Send a transaction; `looks` is how many looks there are on each of its paths."""
+        """Send a transaction: carry out `then` if all conditions hold, and else `otherwise`."""
         request = messages.txn(conditions, then, otherwise)
-        return await self.ask(messages.TXN, request, until, lambda answer: messages.outcome_of(answer, *looks))
+        outcome = await self.ask(messages.TXN, request, until, messages.outcome_of, place)
+        if len(outcome.found) != sum(map(messages.is_look, then if outcome.succeeded else otherwise)):
+            raise EngineError(f"etcd at {self._address} did not answer all questions of a transaction")
+        return outcome
 
     async def confirm(self, session: Session, until: float) -> None:
         """Have a session that etcd knows and that has most of its TTL left. Nothing else is sent before that."""
@@ -86,5 +112,5 @@ class Requests:
         for start in range(0, len(debts), messages.MOST_OPERATIONS):
             some = [messages.deleting(messages.delete(key)) for key in debts[start : start + messages.MOST_OPERATIONS]]
             with contextlib.suppress(EngineError):  # tried again with the next refresh
-                await self.txn([], some, [], (0, 0), until)
+                await self.txn([], some, [], until)
         return True

@@ -3,16 +3,21 @@
 There is one session for each TTL in whole seconds, so that taking a name is one request: the session is there already.
 It is shared by the caller's engine and the keeper's, in their threads. Nobody ends a session that is no longer used:
 it lapses, since nobody keeps it alive.
+
+A request that got no answer may still be carried out, much later. So its key is never used again: it becomes a debt of
+its session, which is deleted whenever the session is kept alive; and the session gets no new leases any more, so that
+it ends with those that it has.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
 
-from leasehold.core.engine import Want
-from leasehold.engines.etcd_queue import Blockade
+from leasehold.core.engine import Mode, Want
+from leasehold.engines.etcd_queue import Blockade, NameKeys
 
 CLAIM = 1.0
 """For how long others leave the refreshing of a session to the one who said that it would do it, in seconds."""
@@ -21,7 +26,7 @@ CLAIM = 1.0
 class Session:
     """One lease of etcd, kept alive by this client."""
 
-    __slots__ = ("_claimed_until", "confirmed_at", "dead", "debts", "id", "places", "seconds", "ttl")
+    __slots__ = ("_claimed_until", "confirmed_at", "dead", "debts", "id", "places", "seconds", "slots", "ttl")
 
     def __init__(self, seconds: int) -> None:
         """With an id of our own choice, so that asking etcd for it a second time does no harm."""
@@ -36,6 +41,8 @@ class Session:
         """How many attempts and leases hang on it."""
         self.debts: set[bytes] = set()
         """Keys that must not be there, and that a late request could still create."""
+        self.slots: dict[bytes, set[int]] = {}
+        """The slots in use, by how their keys begin."""
         self._claimed_until = 0.0
 
     def confirm(self, sent_at: float, ttl: float) -> None:
@@ -59,10 +66,17 @@ class Session:
 class Place:
     """One attempt, or the lease that became of it: its key, and what is known of its place in the queue."""
 
-    __slots__ = ("blockade", "key", "revision", "session", "token", "uncertain")
+    __slots__ = ("_kind", "_origin", "_slot", "blockade", "key", "revision", "session", "token", "uncertain")
 
-    def __init__(self, key: bytes, session: Session) -> None:
-        self.key, self.session = key, session
+    def __init__(self, session: Session, keys: NameKeys, mode: Mode) -> None:
+        """Take the first free slot."""
+        self._origin = self.session = session
+        self._kind = keys.slot(mode, "")
+        taken = session.slots.setdefault(self._kind, set())
+        self._slot = next(number for number in itertools.count() if number not in taken)
+        taken.add(self._slot)
+        session.places += 1
+        self.key = keys.slot(mode, f"{session.id:x}.{self._slot}")
         self.token: int | None = None
         """The revision that created the key, once that is known."""
         self.blockade: Blockade | None = None
@@ -70,7 +84,25 @@ class Place:
         self.revision = 0
         """At which revision this was so."""
         self.uncertain = False
-        """Whether a request of it got no answer, and may still be carried out."""
+        """Whether a request of it got no answer, or was interrupted, and may still be carried out."""
+
+    def hang_on(self, session: Session) -> None:
+        """Its key hangs on another session from now on."""
+        self.session.places -= 1
+        self.session = session
+        session.places += 1
+
+    def give_up(self) -> None:
+        """It is over, and the slot is free if it is certain that nothing more will happen to it."""
+        self.session.places -= 1
+        if self.uncertain:
+            self._origin.debts.add(self.key)
+            self.session.debts.add(self.key)
+            return
+        taken = self._origin.slots[self._kind]
+        taken.discard(self._slot)
+        if not taken:
+            del self._origin.slots[self._kind]
 
 
 class Sessions:
@@ -86,16 +118,14 @@ class Sessions:
         """What is known of an attempt."""
         return self._places.get(holder)
 
-    def place_for(self, want: Want, key: bytes, now: float) -> Place:
+    def place_for(self, want: Want, keys: NameKeys, now: float) -> Place:
         """The place of an attempt, on a session that is not over."""
         with self._lock:
             place = self._places.get(want.holder)
-            if place is None:
-                place = self._places[want.holder] = Place(key, self._session(want.ttl, now))
-                place.session.places += 1
-            elif place.session.over(now):
-                self._move(place, self._session(want.ttl, now))
-                place.token = None
+            if place is None or place.session.over(now):
+                if place is not None:
+                    place.give_up()
+                place = self._places[want.holder] = Place(self._session(want.ttl, now), keys, want.mode)
             return place
 
     def session_for(self, ttl: float, now: float) -> Session:
@@ -121,27 +151,14 @@ class Sessions:
     def move(self, place: Place, session: Session) -> None:
         """The key of a place hangs on another session from now on."""
         with self._lock:
-            self._move(place, session)
-
-    def _move(self, place: Place, session: Session) -> None:
-        place.session.places -= 1
-        place.session = session
-        session.places += 1
+            place.hang_on(session)
 
     def forget(self, holder: str) -> None:
-        """The attempt is over and its key is gone, except that a request which got no answer may bring it back."""
+        """The attempt is over and its key is gone."""
         with self._lock:
             place = self._places.pop(holder, None)
             if place is not None:
-                place.session.places -= 1
-                if place.uncertain:
-                    place.session.debts.add(place.key)
-
-    def owe(self, place: Place) -> None:
-        """The key of a place should be gone, and nobody knows whether it is."""
-        place.uncertain = True
-        with self._lock:
-            place.session.debts.add(place.key)
+                place.give_up()
 
     def bury(self, session: Session) -> None:
         """Etcd has ended the session, and with it all that hung on it."""

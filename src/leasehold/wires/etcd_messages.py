@@ -87,6 +87,11 @@ def looking(request: bytes) -> bytes:
     return _blob(1, request)
 
 
+def is_look(operation: bytes) -> bool:
+    """Whether an operation of a transaction is a look."""
+    return operation.startswith(b"\x0a")
+
+
 def put(key: bytes, value: bytes, lease: int) -> bytes:
     """The operation that writes a key and hangs it on a lease."""
     return _blob(2, _blob(1, key) + _blob(2, value) + _number(3, lease))
@@ -242,7 +247,10 @@ class Outcome(NamedTuple):
     succeeded: bool
     found: list[list[Key]]
     """What each look found, in the order of the looks."""
-    deleted: int
+
+    def find(self, key: bytes) -> Key | None:
+        """The key, if it is among what was found."""
+        return next((one for found in self.found for one in found if one.key == key), None)
 
 
 def _revision(message: Message) -> int:
@@ -252,20 +260,12 @@ def _revision(message: Message) -> int:
     return revision
 
 
-def outcome_of(data: bytes, looks_then: int, looks_otherwise: int = 0) -> Outcome:
-    """Read the answer to a transaction with so many looks on each of its paths."""
+def outcome_of(data: bytes) -> Outcome:
+    """Read the answer to a transaction."""
     message = Message(data)
-    succeeded = message.number(2) == 1
-    found: list[list[Key]] = []
-    deleted = 0
-    for operation in map(Message, message.blobs(3)):
-        if operation.has(1):
-            found.append(keys_in(operation.blob(1)))
-        elif operation.has(3):
-            deleted += Message(operation.blob(3)).number(2)
-    if len(found) != (looks_then if succeeded else looks_otherwise):
-        raise Malformed("it answers another number of questions than were asked")
-    return Outcome(_revision(message), succeeded, found, deleted)
+    operations = map(Message, message.blobs(3))
+    found = [keys_in(operation.blob(1)) for operation in operations if operation.has(1)]
+    return Outcome(_revision(message), message.number(2) == 1, found)
 
 
 def keys_in(data: bytes) -> list[Key]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import grpc
@@ -16,23 +17,9 @@ from leasehold.wires.etcd_lines import GATE, Line, Lines
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Range = tuple[bytes, bytes]
-"""A key and nothing, or the first key and the one after the last."""
-
-
 Tell = Callable[[bytes | None], object]
 """Called in another thread with each key that is deleted, or with None when something may have been missed: the stream
 broke, or the revision is no longer kept. After None nothing more comes."""
-
-
-class Subscription:
-    """What one waiter hears of."""
-
-    __slots__ = ("numbers", "stream")
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-        self.stream: _Stream | None = None
 
 
 class _Answers(Protocol):
@@ -48,9 +35,17 @@ class _Stream:
         self.line = line
         self.requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.listeners: dict[int, Tell] = {}
+        self.stopped: list[int] = []
+        """Watches that nobody listens to any more, to be ended when there is something else to say."""
         requests: Iterable[bytes] = iter(self.requests.get, None)
         with GATE:
             self.answers: _Answers = line.watch(iter(requests), metadata=metadata)
+
+    def settle(self) -> None:
+        """End the watches that nobody listens to. Who was just woken has better things to do than that."""
+        stopped, self.stopped = self.stopped, []
+        for number in stopped:
+            self.requests.put(messages.unwatch(number))
 
 
 class WatchHub:
@@ -64,30 +59,29 @@ class WatchHub:
         self._left_behind: list[_Stream | None] = []
         lines.on_move = self._leave
 
-    def start(self, ranges: Sequence[Range], revision: int, tell: Tell) -> Subscription:
-        """Have deletions told, from now on and those since the revision."""
-        subscription = Subscription()
-        with self._lock:
-            stream = self._stream
-            if stream is None:
-                stream = self._stream = _Stream(self._lines.current(), self._lines.metadata)
-                threading.Thread(target=self._read, args=(stream,), name="leasehold-etcd-watch", daemon=True).start()
-            subscription.stream = stream
-            for key, end in ranges:
-                number = next(self._numbers)
-                subscription.numbers.append(number)
+    @contextlib.contextmanager
+    def watch(self, key: bytes, end: bytes, revision: int, tell: Tell) -> Iterator[None]:
+        """Have deletions told while in the block, those after the revision included.
+
+        Of one key, or (with an `end`) of those from `key` up to but not including `end`.
+        """
+        number, stream = next(self._numbers), None
+        try:
+            with self._lock:
+                stream = self._stream = self._stream or self._open()
+                stream.settle()
                 stream.listeners[number] = tell
                 stream.requests.put(messages.watch(number, key, end, revision + 1))
-        return subscription
+            yield
+        finally:
+            with self._lock:
+                if stream is not None and stream.listeners.pop(number, None) is not None:
+                    stream.stopped.append(number)
 
-    def stop(self, subscription: Subscription) -> None:
-        """Have it told no more."""
-        stream = subscription.stream
-        if stream is None:
-            return
-        for number in subscription.numbers:
-            if stream.listeners.pop(number, None) is not None:
-                stream.requests.put(messages.unwatch(number))
+    def _open(self) -> _Stream:
+        stream = _Stream(self._lines.current(), self._lines.metadata)
+        threading.Thread(target=self._read, args=(stream,), name="leasehold-etcd-watch", daemon=True).start()
+        return stream
 
     def _read(self, stream: _Stream) -> None:
         try:
