@@ -105,9 +105,11 @@ class SqliteEngine:
         if self._takes_until_sweep <= 0:
             self._takes_until_sweep = SWEEP_EVERY
             self._swept_to = await self._database.carry_out(until, sweep, self._swept_to)
+        if suspect is None and want.mode == "exclusive" and want.name not in self._crowded:
+            token = self._database.try_once(take_free, self._namespace, want)
+            if token:
+                return Grant(token)
         answer = await self._database.carry_out(until, self._take, want, patience, suspect)
-        if isinstance(answer, int):
-            return Grant(answer)
         if isinstance(answer, Taken):
             await self._wake(want.name, answer.wake, until)
             return Grant(answer.token)
@@ -117,11 +119,7 @@ class SqliteEngine:
 
     def _take(
         self, connection: Connection, want: Want, patience: float | None, suspect: Suspect | None
-    ) -> int | Taken | Refused:
-        if want.mode == "exclusive" and suspect is None and want.name not in self._crowded:
-            token = take_free(connection, self._namespace, want)
-            if token:
-                return token
+    ) -> Taken | Refused:
         ask = Ask(
             want.holder,
             int(want.ttl * 1_000_000),
@@ -134,7 +132,7 @@ class SqliteEngine:
             suspect,
         )
         connection.execute("BEGIN IMMEDIATE")
-        now, stamp = connection.clock.now(), connection.clock.stamp()
+        now, stamp = connection.now(), connection.stamp()
         record = Record(connection, self._namespace, want.name)
         record.load_queue(depth_for(record.entry, ask, now), now, want.holder)
         answer = table.take(record.entry, ask, now, stamp)
@@ -185,27 +183,22 @@ class SqliteEngine:
 
     def _renew(self, connection: Connection, leases: Sequence[Renewal]) -> list[bool]:
         connection.execute("BEGIN IMMEDIATE")
-        now = connection.clock.now()
+        now = connection.now()
         kept = [renew(connection, self._namespace, lease, now) for lease in leases]
         connection.execute("COMMIT")
         return kept
 
     async def release(self, name: str, holder: str, *, until: float) -> bool:
         """Give the name back, and leave its queue. False when it was not held by this holder any more."""
-        answer = await self._database.carry_out(until, self._release, name, holder)
-        if answer is None:
+        if name not in self._crowded and self._database.try_once(release_alone, self._namespace, name, holder):
             return True
+        answer = await self._database.carry_out(until, self._release_by_table, name, holder)
         await self._wake(name, answer.wake, until)
         return answer.held
 
-    def _release(self, connection: Connection, name: str, holder: str) -> Released | None:
-        if name not in self._crowded and release_alone(connection, self._namespace, name, holder):
-            return None
-        return self._release_by_table(connection, name, holder)
-
     def _release_by_table(self, connection: Connection, name: str, holder: str) -> Released:
         connection.execute("BEGIN IMMEDIATE")
-        now = connection.clock.now()
+        now = connection.now()
         record = Record(connection, self._namespace, name)
         record.load_queue(2, now, holder)  # the head, and who follows if the head itself leaves
         answer = table.release(record.entry, holder, now)
@@ -218,7 +211,7 @@ class SqliteEngine:
 
     def _status(self, connection: Connection, name: str) -> NameStatus | None:
         connection.execute("BEGIN")
-        now = connection.clock.now()
+        now = connection.now()
         record = Record(connection, self._namespace, name)
         record.load_queue(ALL, now)
         connection.execute("COMMIT")
@@ -242,7 +235,7 @@ class SqliteEngine:
         return await self._database.carry_out(until, self._names, after or "", limit)
 
     def _names(self, connection: Connection, after: str, limit: int) -> list[str]:
-        found = connection.execute(NAMES, (self._namespace, after, connection.clock.now(), limit))
+        found = connection.execute(NAMES, (self._namespace, after, connection.now(), limit))
         return [name for [name] in found.fetchall()]
 
     async def force_release(self, name: str, *, until: float) -> int:
@@ -253,7 +246,7 @@ class SqliteEngine:
 
     def _force_release(self, connection: Connection, name: str) -> tuple[int, Place | None]:
         connection.execute("BEGIN IMMEDIATE")
-        now, stamp = connection.clock.now(), connection.clock.stamp()
+        now, stamp = connection.now(), connection.stamp()
         record = Record(connection, self._namespace, name)
         record.load_queue(1, now)
         answer = table.force_release(record.entry, now, stamp)

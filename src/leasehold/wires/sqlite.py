@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Protocol, TypeVar, TypeVarTuple
 
 from leasehold.core.worlds import World
 from leasehold.errors import EngineUnavailable, LeaseholdError
@@ -31,8 +31,9 @@ MOST_IDLE = 16
 CHECKPOINT_EVERY = 500
 """Steps, each of which writes a few pages."""
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+_NEVER = float("inf")
 log = logging.getLogger("leasehold")
 
 
@@ -75,27 +76,43 @@ class Database:
         self.file, self._world, self._desk = file, world, desk
         self._clock, self._read_mounts = clock, read_mounts
         self._idle: list[Connection] = []
-        self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
-        self._epoch = 0
+        self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._steps_since_checkpoint = 0
         _forks.watch(self)
 
-    async def carry_out(
-        self, until: float, step: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def try_once(self, step: Callable[[Connection, *Ts], T], *args: *Ts) -> T | None:
+        """Run a step of one statement; None when that is not possible at once, so that `carry_out` has to do it.
+
+        This is the path of every lease that nobody else wants, hence as short as it can be.
+        """
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            return None
+        try:
+            answer = step(connection, *args)
+        except BaseException as error:  # noqa: BLE001 -- raised again, unless somebody else was writing
+            self._undo(connection, error, until=_NEVER)
+            answer = None
+        self._idle.append(connection)
+        if self._desk is not None:
+            self._count_steps(self._desk)
+        return answer
+
+    async def carry_out(self, until: float, step: Callable[[Connection, *Ts], T], *args: *Ts) -> T:
         """Run a step on a connection, again while somebody else is writing, but not past `until`.
 
         A step begins and commits its own transaction.
         """
         pause = FIRST_PAUSE
         while True:
-            connection = self._borrow()
-            if connection is None:
-                await self._open(until)
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                await self._open_another(until)
                 continue
             try:
-                connection.look()
-                answer = step(connection, *args, **kwargs)
+                answer = step(connection, *args)
             except BaseException as error:  # noqa: BLE001 -- raised again, unless it is to be tried again
                 unsafe_token = self._undo(connection, error, until)
             else:
@@ -124,41 +141,28 @@ class Database:
                 return 0
             self._give_back(connection)
             raise EngineUnavailable(busy_too_long(connection.path)) from None
-        connection.close()
-        if isinstance(error, EngineUnavailable):  # it was looking at the wrong file, and so are the others
-            self._epoch += 1
+        self._drop(connection)
+        if isinstance(error, EngineUnavailable):  # it had the wrong file open, and so have the others
+            self._drop_idle()
         if isinstance(error, sqlite3.Error):
             raise explained(error, connection.path) from error
         raise error
 
-    def _borrow(self) -> Connection | None:
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            return None
-        connection.busy = True
-        if _forks.imminent or connection.epoch != self._epoch:
-            return self._borrow_later(connection)
-        return connection
-
-    def _borrow_later(self, connection: Connection) -> Connection | None:
-        connection.busy = False
-        if connection.epoch != self._epoch:
-            connection.close()
-        else:
-            self._idle.append(connection)
-            _forks.wait()
-        return self._borrow()
-
     def _give_back(self, connection: Connection) -> None:
-        if connection.epoch == self._epoch and len(self._idle) < MOST_IDLE:
-            connection.busy = False
+        if len(self._idle) < MOST_IDLE:
             self._idle.append(connection)
         else:
-            connection.close()
-            connection.busy = False
+            self._drop(connection)
 
-    async def _open(self, until: float) -> None:
+    def _drop(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        connection.close()
+
+    def _drop_idle(self) -> None:
+        while self._idle:
+            self._drop(self._idle.pop())
+
+    async def _open_another(self, until: float) -> None:
         patience = max(until - self._world.now(), SHORTEST_OPENING)
 
         def open_one() -> None:
@@ -166,9 +170,8 @@ class Database:
                 connection = connect(self.file, self._clock or system_clock(), self._read_mounts, patience=patience)
                 if self._desk is not None:
                     connection.execute("PRAGMA wal_autocheckpoint = 0")
-                connection.epoch = self._epoch
-                self._all.add(connection)
-                self._idle.append(connection)
+                self._open.add(connection)
+            self._idle.append(connection)
 
         await self._wait_for_disk(open_one)
 
@@ -178,14 +181,13 @@ class Database:
         def raise_it() -> None:
             try:
                 raise_ceiling(connection, token, patience)
-            except sqlite3.Error as error:
-                connection.close()
+            except BaseException as error:
+                self._drop(connection)
+                if not isinstance(error, sqlite3.Error):
+                    raise
                 if is_busy(error):
                     raise EngineUnavailable(busy_too_long(connection.path)) from None
                 raise explained(error, connection.path) from error
-            except BaseException:
-                connection.close()
-                raise
             self._give_back(connection)
 
         await self._wait_for_disk(raise_it)
@@ -220,26 +222,27 @@ class Database:
         return await self.carry_out(until, lambda connection: connection.mount)
 
     async def close(self) -> None:
-        """Close every connection that is not in use; those in use are closed when they are given back."""
-        self._epoch += 1
-        idle, self._idle = self._idle, []
+        """Close every connection that is not in use just now."""
+        if self._idle:
+            await self._wait_for_disk(self._drop_idle)
 
-        def close_all() -> None:
-            for connection in idle:
-                connection.close()
-
-        if idle:
-            await self._wait_for_disk(close_all)
-
-    def connections(self) -> list[Connection]:
-        """Every open connection, lent or not."""
-        return list(self._all)
+    def hold_still(self, deadline: float) -> Callable[[], None]:
+        """Lend nothing, and wait until all that was lent is given back; returns how to go on."""
+        held: list[Connection] = []
+        while len(held) < len(self._open) and time.monotonic() < deadline:
+            try:
+                held.append(self._idle.pop())
+            except IndexError:
+                time.sleep(0.000_2)
+        return lambda: self._idle.extend(held)
 
     def forked(self) -> None:
         """In a forked child: never touch what the parent has opened."""
-        inherited = [connection for connection in self._all if connection.disown()]
-        self._epoch += len(inherited)
-        self._idle = []
+        for connection in list(self._open):
+            if connection.disown():
+                self._open.discard(connection)
+                if connection in self._idle:
+                    self._idle.remove(connection)
 
 
 class _Forks:
@@ -247,7 +250,6 @@ class _Forks:
 
     def __init__(self) -> None:
         self._databases: weakref.WeakSet[Database] = weakref.WeakSet()
-        self.imminent = False
         self._renew_locks()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(before=self._before, after_in_parent=self._in_parent, after_in_child=self._in_child)
@@ -256,40 +258,26 @@ class _Forks:
         self.opening = threading.Lock()
         """Held while a connection is being opened."""
         self._registry = threading.Lock()
-        self._over = threading.Event()
-        self._held: list[threading.Lock] = []
+        self._go_on: list[Callable[[], None]] = []
 
     def watch(self, database: Database) -> None:
         """Take care of this database in forks."""
         with self._registry:
             self._databases.add(database)
 
-    def wait(self) -> None:
-        """Wait until the fork is over."""
-        self._over.wait(LONGEST_FORK_DELAY)
-
     def _before(self) -> None:
-        self._over.clear()
-        self.imminent = True
         deadline = time.monotonic() + LONGEST_FORK_DELAY
         for lock in (self.opening, self._registry):
-            if lock.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
-                self._held.append(lock)
-        while self._in_use() and time.monotonic() < deadline:
-            time.sleep(0.000_2)
-
-    def _in_use(self) -> bool:
-        return any(connection.busy for database in self._databases for connection in database.connections())
+            if lock.acquire(timeout=LONGEST_FORK_DELAY):
+                self._go_on.append(lock.release)
+        self._go_on += [database.hold_still(deadline) for database in list(self._databases)]
 
     def _in_parent(self) -> None:
-        while self._held:
-            self._held.pop().release()
-        self.imminent = False
-        self._over.set()
+        while self._go_on:
+            self._go_on.pop()()
 
     def _in_child(self) -> None:
         self._renew_locks()
-        self.imminent = False
         for database in list(self._databases):
             database.forked()
 

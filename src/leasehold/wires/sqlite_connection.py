@@ -36,27 +36,32 @@ class Connection:
     """A connection and what it knows of its file. Used by one thread at a time."""
 
     __slots__ = (
-        "__weakref__", "_disowned", "_identity", "_look_at", "_pid", "_raw", "busy", "ceiling", "clock", "epoch",
-        "execute", "mount", "path",
+        "__weakref__", "_disowned", "_identity", "_look_at", "_pid", "_raw", "ceiling", "clock", "execute", "mount",
+        "path", "stamp",
     )  # fmt: skip
 
     def __init__(self, raw: sqlite3.Connection, path: Path, identity: tuple[int, int], clock: Clock) -> None:
         self._raw, self._identity, self._pid = raw, identity, os.getpid()
-        self.path, self.clock = path, clock
-        self.execute = raw.execute
+        self.path, self.clock, self.stamp = path, clock, clock.stamp
+        # One cursor for all: whoever asks a question takes all of its answer before asking the next one.
+        self.execute = raw.cursor().execute
         self.mount: Mount | None = None
         self.ceiling = 0
         """As last read. Tokens below it may be handed out; a higher one may have been made safe since."""
-        self.epoch = 0
-        self.busy = False
         self._disowned = False
         self._look_at = clock.now() + LOOK_EVERY
 
-    def look(self) -> None:
-        """Every now and then: raise when the file was deleted or replaced, so that no process has a lock of its own."""
+    def now(self) -> int:
+        """The clock. Every now and then, raises when the file was deleted or replaced.
+
+        Otherwise a process could go on alone, with locks that nobody else sees.
+        """
         now = self.clock.now()
-        if now < self._look_at:
-            return
+        if now >= self._look_at:
+            self._look(now)
+        return now
+
+    def _look(self, now: int) -> None:
         self._look_at = now + LOOK_EVERY
         try:
             found = os.stat(self.path)  # noqa: PTH116 -- on the path of every lease: twice as fast
@@ -77,6 +82,10 @@ class Connection:
     def close(self) -> None:
         """Close it; in a forked child, let go of it without touching it."""
         if not self.disown():
+            # An interrupted step may have left a question half-asked: SQLite would put off the end of the transaction
+            # until its cursor is gone, and nobody else could write.
+            with contextlib.suppress(sqlite3.Error):
+                self._raw.rollback()
             self._raw.close()
 
     def disown(self) -> bool:
@@ -94,7 +103,8 @@ class Connection:
         return True
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "_pid"):  # or it was interrupted while it was being made
+            self.close()
 
 
 def is_busy(error: sqlite3.Error) -> bool:

@@ -136,19 +136,17 @@ _MOVE_PLACE = "UPDATE waiter SET until = ?, address = ? WHERE namespace = ? AND 
 
 def take_free(connection: Connection, namespace: str, want: Want) -> int:
     """Take a name that is free and that nobody waits for, in one statement; returns the token, or 0."""
-    clock = connection.clock
-    stamp = clock.stamp()
+    stamp = connection.stamp()
     if stamp >= connection.ceiling:
         return 0
-    now, ttl = clock.now(), int(want.ttl * 1_000_000)
-    delay = int(want.delay * 1_000_000)
+    now, ttl, delay = connection.now(), int(want.ttl * 1_000_000), int(want.delay * 1_000_000)
     values = (namespace, want.name, stamp, want.holder, now, now + ttl, ttl, delay, want.about)
     return stamp if connection.execute(_TAKE_FREE, values).rowcount == 1 else 0
 
 
 def release_alone(connection: Connection, namespace: str, name: str, holder: str) -> bool:
     """Give back an exclusive lease that nobody waits for, in one statement; False when it is not as simple."""
-    now = connection.clock.now()
+    now = connection.now()
     return connection.execute(_RELEASE_ALONE, (namespace, name, holder, now)).rowcount == 1
 
 

@@ -30,7 +30,7 @@ START: Position = ("", "")
 
 _REACH = "SELECT namespace, name FROM lease WHERE (namespace, name) > (?, ?) ORDER BY namespace, name LIMIT 1 OFFSET ?"
 _OLD = "(namespace, name) > (?1, ?2) AND (namespace, name) <= (?3, ?4) AND turn_since <= ?5"
-_FREE = "crowd = 0 AND closed_until <= ?6 AND (holder IS NULL OR expires + delay <= ?6)"
+_FREE = "crowd = 0 AND closed_until <= ?6 AND (holder IS NULL OR (expires <= ?5 AND expires + delay <= ?6))"
 _ANY_OLD = f"SELECT 1 FROM lease WHERE {_OLD} LIMIT 1"  # noqa: S608 -- a constant
 _CROWDED = f"SELECT namespace, name FROM lease WHERE {_OLD} AND crowd <> 0 LIMIT 16"  # noqa: S608 -- a constant
 _FORGET = f"DELETE FROM lease WHERE {_OLD} AND {_FREE} RETURNING token"  # noqa: S608 -- a constant
@@ -115,7 +115,7 @@ def sweep(connection: Connection, after: Position) -> Position:
 
     A name that is used again continues above `base`, which is as high as any token of a name that was forgotten.
     """
-    execute, now = connection.execute, connection.clock.now()
+    execute, now = connection.execute, connection.now()
     end: Position | None = execute(_REACH, (*after, SWEEP_AT_ONCE - 1)).fetchone()
     old = (*after, *(end or _AFTER_ALL), now - KEEP_IDLE)
     if execute(_ANY_OLD, old).fetchone() is not None:
