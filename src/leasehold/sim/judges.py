@@ -29,12 +29,10 @@ from leasehold.sim.history import (
 )
 from leasehold.sim.plan import BEYOND, LAST_WAIT, QUIET
 from leasehold.sim.record import CRASHED, Belief, Record
-from leasehold.sim.rooms import Room
+from leasehold.sim.rooms import PROMPT, Room
 
 SMALL = 0.02
 """Seconds that a process may take to look, once it may."""
-PROMPT = 0.25
-"""Seconds in which a waiter that is woken in good weather is served."""
 TINY = 1e-6
 """What arithmetic may lose."""
 
@@ -339,8 +337,8 @@ def order(record: Record) -> Verdict:
 def handover(record: Record) -> Verdict:
     """In quiet histories, who is at the head of the queue is served within `PROMPT` when there is room for it.
 
-    Since the release that made room, or since it came to the head; not claimed after a lease that ran out, since then
-    nobody is woken, and not where a lock-delay may keep the name closed.
+    Since the release that made room, or since it came to the head; not claimed after a lease that ran out, or after a
+    place that outlived its interrupted waiter: then nobody is woken. And not where a lock-delay may keep it closed.
     """
     if not record.kinds <= QUIET or record.plan.lock_delay:
         return

@@ -5,6 +5,9 @@ from __future__ import annotations
 from leasehold.sim.history import Freed, Granted, Queued, Unqueued
 from leasehold.sim.record import Attempt
 
+PROMPT = 0.25
+"""Seconds in which a waiter that is woken in good weather is served, and one that gave up has left."""
+
 ServerEvent = Granted | Freed | Queued | Unqueued
 
 
@@ -52,7 +55,8 @@ class Room:
     def _after(self, event: ServerEvent, attempts: dict[str, Attempt]) -> str | None:
         seats, queue = self._moved(event)
         ran_out = event.how == "lapsed" if isinstance(event, Freed) else self._ran_out
-        if not queue or ran_out:
+        ghost = isinstance(event, Unqueued) and attempts[event.holder].answered + PROMPT < event.at
+        if not queue or ran_out or ghost:
             return None
         head = attempts[queue[0]].began
         modes = [attempts[holder].began.mode for holder in seats]

@@ -1,0 +1,161 @@
+"""The simulator's command: explore many seeds, or replay one and draw it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from leasehold.sim.mutations import MUTATIONS
+from leasehold.sim.plan import BEYOND, WITHIN
+from leasehold.sim.runner import PROPERTIES, Tally, explore, first_caught, run
+from leasehold.sim.timeline import draw
+
+EXAMPLES = """\
+examples:
+  python -m leasehold.sim --histories 20000 --jobs 2
+      explore 20,000 seeds on two processes, and sum up what happened
+  python -m leasehold.sim --seed 4711
+      run one seed again, exactly as it was, and draw its time line
+  python -m leasehold.sim --seed 56 --mutation regrant-without-rearming
+      the same with a bug planted
+  python -m leasehold.sim --hunt
+      plant every bug in turn, and see which judge catches it
+"""
+MOST_SHOWN = 10
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    made = argparse.ArgumentParser(
+        prog="python -m leasehold.sim",
+        description="Run Leasehold's own algorithms in simulated worlds that misbehave, and judge what happened.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    what = made.add_mutually_exclusive_group(required=True)
+    what.add_argument("--histories", type=_positive, metavar="N", help="explore this many seeds")
+    what.add_argument("--seed", type=int, metavar="SEED", help="run one seed and draw its time line")
+    what.add_argument("--hunt", action="store_true", help="plant each known bug and tell which judge catches it")
+    made.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed to explore (default: 0)")
+    made.add_argument(
+        "--jobs",
+        type=_positive,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes (default: one for each core)",
+    )
+    made.add_argument(
+        "--mutation", choices=sorted(MUTATIONS), metavar="NAME", help="plant a bug; --hunt shows the names"
+    )
+    made.add_argument(
+        "--all", action="store_true", help="with --seed: tell the whole story, not only the part that matters"
+    )
+    return made
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; the exit code is 1 when a claim is broken (or, in a hunt, a bug is not caught)."""
+    asked = parser().parse_args(arguments)
+    console = Console(highlight=False)
+    if asked.seed is not None:
+        history, violations = run(asked.seed, asked.mutation)
+        draw(console, history, violations, mutation=asked.mutation, everything=asked.all)
+        return 1 if violations else 0
+    if asked.hunt:
+        return _hunt(console)
+    return _explore(console, range(asked.first, asked.first + asked.histories), asked.jobs, asked.mutation)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+        transient=True,
+    )
+
+
+def _explore(console: Console, seeds: range, jobs: int, mutation: str | None) -> int:
+    began = time.monotonic()
+    with _progress(console) as progress:
+        task = progress.add_task("histories", total=len(seeds), note="")
+
+        def show(tally: Tally) -> None:
+            note = f"[red]{len(tally.violations)} violations" if tally.violations else ""
+            progress.update(task, completed=tally.histories, note=note)
+
+        tally = explore(seeds, jobs=jobs, mutation=mutation, progress=show)
+    console.print(_summary(tally, time.monotonic() - began))
+    for seed in list(dict.fromkeys(seed for seed, _ in tally.violations))[:MOST_SHOWN]:
+        first = next(violation for found, violation in tally.violations if found == seed)
+        console.print(f"[red]✗[/] {first.judge}: {first.text}", soft_wrap=True)
+        console.print(f"  replay it:  {replay_command(seed, mutation)}", soft_wrap=True, style="bold")
+    return 1 if tally.violations else 0
+
+
+def replay_command(seed: int, mutation: str | None = None) -> str:
+    """What to type to see a history again."""
+    return f"python -m leasehold.sim --seed {seed}" + (f" --mutation {mutation}" if mutation else "")
+
+
+def _summary(tally: Tally, seconds: float) -> Table:
+    table = Table(show_header=False, title="what happened", title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    table.add_row("histories", f"{tally.histories:,}", f"{tally.histories / seconds:,.0f} a second, {seconds:.0f} s")
+    table.add_row("events", f"{tally.events:,}", f"{tally.events / tally.histories:,.0f} each")
+    table.add_row("leases", f"{tally.leases:,}")
+    table.add_row("losses told", f"{tally.losses_told:,}")
+    table.add_row("stale accesses refused", f"{tally.stale_refused:,}")
+    for kind, text in (("none", "no fence"), ("writes", "a fence on writes"), ("both", "a fence on reads and writes")):
+        table.add_row("updates lost", f"{tally.updates_lost[kind]:,}", f"where there is {text}")
+    table.add_section()
+    for kind, text in (WITHIN | BEYOND).items():
+        count = "histories" if kind in PROPERTIES else "times"
+        table.add_row(kind, f"{tally.faults[kind]:,}", f"{count}: {text}" + (" (beyond)" if kind in BEYOND else ""))
+    table.add_section()
+    colour = "red" if tally.violations else "green"
+    table.add_row("violations", f"[{colour}]{len(tally.violations):,}[/]")
+    return table
+
+
+def _hunt(console: Console) -> int:
+    missed = 0
+    with _progress(console) as progress:
+        task = progress.add_task("bugs", total=len(MUTATIONS), note="")
+        for mutation in MUTATIONS.values():
+            progress.update(task, advance=1, note=mutation.name)
+            found = first_caught(mutation.name, range(1000))
+            if found is None:
+                missed += 1
+                console.print(f"[red]✗[/] {mutation.name}: not caught in 1,000 histories", soft_wrap=True)
+            else:
+                seed, violation = found
+                console.print(
+                    f"[green]✓[/] [bold]{mutation.name}[/] by [cyan]{violation.judge}[/] at seed {seed}\n"
+                    f"  [dim]{mutation.bug}[/]",
+                    soft_wrap=True,
+                )
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
