@@ -91,8 +91,9 @@ def engine_options(function: F) -> F:
     on = click.option(
         "--on",
         metavar="URL",
-        help="The engine: redis://…, sqlite:///path, … (see `leasehold engines`). By default LEASEHOLD_URL, or else an embedded file "
-        "of your own. A password in LEASEHOLD_URL is not seen by other users; one on the command line is.",
+        help="The engine, such as redis://host:6379/0 or sqlite:////path/to/file (see `leasehold engines`). By default "
+        "LEASEHOLD_URL, or else an embedded file of your own. Put passwords into LEASEHOLD_URL: other users of the "
+        "machine can see a command line.",
     )
     namespace = click.option("--namespace", metavar="NS", default="", help="Keep these names apart from others.")
     return on(namespace(function))
