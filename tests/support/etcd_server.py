@@ -1,0 +1,224 @@
+"""Etcd of the tests' own, one node or three, on free ports of the loopback, ended by process id."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import json
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import servers
+
+STARTS_WITHIN = 40.0
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def encoded(text: bytes | str) -> str:
+    return base64.b64encode(text if isinstance(text, bytes) else text.encode()).decode()
+
+
+class EtcdNode:
+    """One process in a folder. `start` after `kill` finds what the folder kept, on the same ports."""
+
+    def __init__(self, folder: Path, name: str = "one", *, scheme: str = "http", settings: Sequence[str] = ()) -> None:
+        program = servers.find("etcd")
+        if program is None:
+            pytest.fail("no etcd here; python tools/servers.py ensure etcd")
+        self._program, self._folder, self._settings = str(program), folder / name, list(settings)
+        self.name, self.port, peer_port = name, free_port(), free_port()
+        self.client_url, self.peer_url = f"{scheme}://127.0.0.1:{self.port}", f"http://127.0.0.1:{peer_port}"
+        self._log = folder / f"{name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"etcd://127.0.0.1:{self.port}"
+
+    def start(self, cluster: str | None = None) -> None:
+        """Start the process; `wait` waits until it serves."""
+        command = [
+            self._program,
+            f"--name={self.name}",
+            f"--data-dir={self._folder}",
+            f"--listen-client-urls={self.client_url}",
+            f"--advertise-client-urls={self.client_url}",
+            f"--listen-peer-urls={self.peer_url}",
+            f"--initial-advertise-peer-urls={self.peer_url}",
+            f"--initial-cluster={cluster or f'{self.name}={self.peer_url}'}",
+            "--logger=zap",
+            "--log-level=error",
+            *self._settings,
+        ]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def wait(self) -> None:
+        give_up_at = time.monotonic() + STARTS_WITHIN
+        while True:
+            try:
+                # A linearizable read is answered by those only who have a leader.
+                self.ask("/v3/kv/range", {"key": encoded("any")}, within=2.0)
+                return
+            except (OSError, ValueError):
+                if self._ended() or time.monotonic() > give_up_at:
+                    pytest.fail(f"etcd did not start:\n{self._log.read_text()[-2000:]}")
+                time.sleep(0.05)
+
+    def _ended(self) -> bool:
+        return self.process is None or self.process.poll() is not None
+
+    def ask(self, path: str, request: dict[str, Any], within: float = 10.0) -> Any:
+        """Ask through the JSON gateway, which shares no code with the engine under test."""
+        body = json.dumps(request).encode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", data=body, timeout=within) as answer:
+            return json.load(answer)
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def pause(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(20)
+
+    def restart(self) -> None:
+        """Kill the process and start it on what it kept."""
+        self.kill()
+        self.start()
+        self.wait()
+
+    # What tests want to know or do
+
+    def keys(self) -> list[str]:
+        """Every key there is."""
+        answer = self.ask("/v3/kv/range", {"key": encoded(b"\0"), "range_end": encoded(b"\0"), "keys_only": True})
+        return [base64.b64decode(one["key"]).decode() for one in answer.get("kvs", [])]
+
+    def leases(self) -> list[int]:
+        """Every session there is."""
+        return [int(one["ID"]) for one in self.ask("/v3/lease/leases", {}).get("leases", [])]
+
+    def revoke(self, lease: int) -> None:
+        self.ask("/v3/lease/revoke", {"ID": lease})
+
+    def revision(self) -> int:
+        return int(self.ask("/v3/kv/range", {"key": encoded("any")})["header"]["revision"])
+
+    def compact(self) -> None:
+        self.ask("/v3/kv/compaction", {"revision": self.revision(), "physical": True})
+
+    def delete(self, key: str) -> None:
+        self.ask("/v3/kv/deleterange", {"key": encoded(key)})
+
+    def is_leader(self) -> bool:
+        answer = self.ask("/v3/maintenance/status", {}, within=2.0)
+        return bool(answer["header"]["member_id"] == answer["leader"])
+
+    def enable_users(self, *, prefix: str) -> None:
+        """Turn authentication on: ``root``, ``worker`` who may use the prefix, ``guest`` who may do nothing."""
+        for user in ("root", "worker", "guest"):
+            self.ask("/v3/auth/user/add", {"name": user, "password": f"{user}-secret"})
+            self.ask("/v3/auth/role/add", {"name": user})
+            self.ask("/v3/auth/user/grant", {"user": user, "role": user})
+        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        permission = {"permType": "READWRITE", "key": encoded(prefix), "range_end": encoded(end)}
+        self.ask("/v3/auth/role/grant", {"name": "worker", "perm": permission})
+        self.ask("/v3/auth/enable", {})
+
+
+class EtcdCluster:
+    """Three nodes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.nodes = [EtcdNode(folder, name) for name in ("a", "b", "c")]
+        self._members = ",".join(f"{node.name}={node.peer_url}" for node in self.nodes)
+
+    @property
+    def url(self) -> str:
+        return "etcd://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    def url_beginning_at(self, first: EtcdNode) -> str:
+        """All endpoints, this one first: it is the one that clients use until it fails."""
+        start = self.nodes.index(first)
+        ports = [node.port for node in itertools.islice(itertools.cycle(self.nodes), start, start + len(self.nodes))]
+        return "etcd://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+
+    def start(self) -> None:
+        for node in self.nodes:
+            node.start(self._members)
+        for node in self.nodes:
+            node.wait()
+
+    def leader(self) -> EtcdNode:
+        """The leader that the living agree on."""
+        give_up_at = time.monotonic() + STARTS_WITHIN
+        while time.monotonic() < give_up_at:
+            for node in self.nodes:
+                with contextlib.suppress(OSError, ValueError):
+                    if node.is_leader():
+                        return node
+            time.sleep(0.1)
+        pytest.fail("the cluster has no leader")
+
+    def followers(self) -> list[EtcdNode]:
+        leader = self.leader()
+        return [node for node in self.nodes if node is not leader]
+
+    def bring_back(self, node: EtcdNode) -> None:
+        """Start a killed node again and wait until it serves."""
+        node.start(self._members)
+        node.wait()
+
+    def end(self) -> None:
+        for node in self.nodes:
+            with contextlib.suppress(ProcessLookupError):
+                node.resume()
+            node.kill()
+
+
+@contextlib.contextmanager
+def running_etcd(folder: Path, *, scheme: str = "http", settings: Sequence[str] = ()) -> Iterator[EtcdNode]:
+    """One node, for as long as the block."""
+    node = EtcdNode(folder, scheme=scheme, settings=settings)
+    node.start()
+    try:
+        if scheme == "http":
+            node.wait()
+        yield node
+    finally:
+        node.kill()
+
+
+@contextlib.contextmanager
+def running_cluster(folder: Path) -> Iterator[EtcdCluster]:
+    """Three nodes, for as long as the block."""
+    cluster = EtcdCluster(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.end()
