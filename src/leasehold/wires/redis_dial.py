@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
-import queue
 import socket
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from leasehold.wires.lookup import Places, look_up, look_up_asyncio
 from leasehold.wires.redis_replies import unreachable
 from leasehold.wires.redis_target import Endpoint
 
@@ -69,33 +67,11 @@ def _secured(sock: socket.socket, endpoint: Endpoint, tls: ssl.SSLContext | None
     return tls.wrap_socket(sock, server_hostname=endpoint.host)
 
 
-def _places(endpoint: Endpoint, seconds: float) -> list[tuple[int, Any]]:
-    """What to connect to. Looking a name up cannot be interrupted, so a thread does it that may be left behind."""
+def _places(endpoint: Endpoint, seconds: float) -> Places:
+    """What to connect to."""
     if endpoint.path:
         return [(socket.AF_UNIX, endpoint.path)]
-    try:
-        address = ipaddress.ip_address(endpoint.host)
-    except ValueError:
-        pass
-    else:
-        return [(socket.AF_INET if address.version == 4 else socket.AF_INET6, (endpoint.host, endpoint.port))]
-    answer: queue.SimpleQueue[list[tuple[int, Any]] | OSError] = queue.SimpleQueue()
-
-    def look_up() -> None:
-        try:
-            found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-            answer.put([(family, place) for family, _, _, _, place in found])
-        except OSError as error:
-            answer.put(error)
-
-    threading.Thread(target=look_up, name="leasehold-lookup", daemon=True).start()
-    try:
-        found = answer.get(timeout=max(seconds, 0.0))
-    except queue.Empty:
-        raise TimeoutError from None
-    if isinstance(found, OSError):
-        raise found
-    return found
+    return look_up(endpoint.host, endpoint.port, seconds)
 
 
 async def connect_asyncio(
@@ -111,11 +87,10 @@ async def connect_asyncio(
     """
     import asyncio
 
-    loop = asyncio.get_running_loop()
     failure: OSError | str = "its name has no address"
     try:
         async with asyncio.timeout(max(until - world.now(), 0.0)):
-            places = await _places_asyncio(endpoint, loop)
+            places = await _places_asyncio(endpoint)
             for position, (family, place) in enumerate(places):
                 share = (until - world.now()) / (len(places) - position)
                 sock = socket.socket(family, socket.SOCK_STREAM)
@@ -150,8 +125,7 @@ async def _open(sock: socket.socket, place: Any, line: LineT, endpoint: Endpoint
         await loop.create_connection(lambda: line, sock=sock, ssl=tls, server_hostname=host)
 
 
-async def _places_asyncio(endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> list[tuple[int, Any]]:
+async def _places_asyncio(endpoint: Endpoint) -> Places:
     if endpoint.path:
         return [(socket.AF_UNIX, endpoint.path)]
-    found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    return [(family, place) for family, _, _, _, place in found]
+    return await look_up_asyncio(endpoint.host, endpoint.port)

@@ -1,0 +1,342 @@
+"""Leases in the tables of an SQL server: what is the same for every such server.
+
+An exclusive lease on a free name costs one statement to take and one to give back; each engine writes these two in its
+own words, and `renew` for many at once. Everything else is the lease table of `leasehold.core.table`: the name's row
+is locked, the entry loaded, and what the lease table has changed is written, in two round trips where the server takes
+several statements at a time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from leasehold.core import table
+from leasehold.core.engine import Busy, Facts, Grant, Incumbent, NameStatus, Purpose, Renewal, Suspect, Want
+from leasehold.core.table import Ask, Place, Refused, Released, Taken
+from leasehold.core.worlds import World
+from leasehold.errors import EngineError, EngineUnavailable, LeaseholdError
+from leasehold.keeping import log
+from leasehold.wires.sql_table import SWEEP_AT_ONCE, WHOLE_QUEUE, LeaseTable, Raced, Record, Request, Row
+from leasehold.wires.sqlite_rows import depth_for
+
+LEAST_TTL = 0.05
+RENEWED_AT_ONCE = 500
+SWEEP_EVERY = 256
+"""Takes after which some names are swept: at least as many names as can have been added meanwhile, twice over."""
+MOST_CROWDED = 1024
+"""Names that are remembered to be crowded."""
+MOST_LAPSED_IN_A_SWEEP = 16
+START = ("", "")
+
+T = TypeVar("T")
+
+
+class Line(Protocol):
+    """One connection, for one transaction."""
+
+    async def ask_all(self, requests: Sequence[Request], until: float, *, commits: bool) -> list[list[Row]]:
+        """Send requests together and return their rows.
+
+        Without an answer to those that do not commit, nothing was carried out. Raises `Raced` for a row that is there
+        already.
+        """
+        ...
+
+
+class SqlWire(Protocol):
+    """Our path to the server, in one of the worlds."""
+
+    @property
+    def world(self) -> World:
+        """The world that it blocks or suspends in."""
+        ...
+
+    async def lend(self, until: float) -> Line:
+        """A connection, to be given back in good order, or else dropped."""
+        ...
+
+    def give_back(self, line: Line) -> None:
+        """It is in no transaction, and owes no answer."""
+        ...
+
+    def drop(self, line: Line) -> None:
+        """Close one that may be in a transaction, which undoes it."""
+        ...
+
+    async def listen(self, holder: str, until: float) -> str:
+        """Be ready for the wake-ups of a holder, before it is queued; returns the address to queue it with."""
+        ...
+
+    async def wait(self, holder: str, until: float) -> None:
+        """Return when this holder is woken or cannot be woken any more, or at `until`."""
+        ...
+
+    def ignore(self, holder: str) -> None:
+        """No more wake-ups for this holder."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+class Changed(NamedTuple, Generic[T]):
+    """What the lease table did to an entry."""
+
+    answer: T
+    wake: Place | None = None
+    lazy: bool = False
+    """Whether a crash of the server may undo it without harm, so that nobody has to wait for the disk."""
+
+
+Step = Callable[[Record], Changed[T]]
+
+
+class SqlLeaseEngine(ABC):
+    """The operations, the same in both worlds and on every SQL server."""
+
+    begin: Request
+    commit: Request
+    read: Request
+    """Begins a transaction in which all reads see the same state."""
+    lazily: Request | None = None
+    """Makes a transaction not wait for the disk."""
+
+    def __init__(self, facts: Facts, leases: LeaseTable, wire: SqlWire) -> None:
+        self.facts, self.world = facts, wire.world
+        self._leases, self._wire = leases, wire
+        # Names that were last seen with a queue or with several holders: there a single statement will not do.
+        self._crowded: set[str] = set()
+        self._takes_until_sweep = 1 + int(self.world.chance() * SWEEP_EVERY)
+        self._swept_to = START
+
+    # What each kind of server says in its own words
+
+    @abstractmethod
+    async def _take_free(self, want: Want, until: float) -> int:
+        """Take a name that is free and that nobody waits for, in one statement; returns the token, or 0."""
+
+    @abstractmethod
+    async def _release_alone(self, name: str, holder: str, until: float) -> bool:
+        """Give back an exclusive lease that nobody waits for, in one statement; False when it is not as simple."""
+
+    @abstractmethod
+    async def _renew_some(self, leases: Sequence[Renewal], until: float) -> list[bool]:
+        """The lease table's `renew`, for many at once."""
+
+    @abstractmethod
+    def _wake_up(self, place: Place) -> Request | None:
+        """A request that wakes a waiter when it is committed, and answers whether somebody is there to be woken."""
+
+    @abstractmethod
+    async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
+        """Warn when this deployment cannot keep what the purpose needs."""
+
+    @abstractmethod
+    def forked(self) -> None:
+        """In a forked child: let go of every inherited connection of the family."""
+
+    # The operations
+
+    async def take(
+        self, want: Want, *, until: float, patience: float | None = None, suspect: Suspect | None = None
+    ) -> Grant | Busy:
+        """Take the name and mint its token in one atomic step, or say why not."""
+        self._takes_until_sweep -= 1
+        if self._takes_until_sweep <= 0:
+            self._takes_until_sweep = SWEEP_EVERY
+            await self._sweep(until)
+        if suspect is None and want.mode == "exclusive" and want.name not in self._crowded:
+            token = await self._take_free(want, until)
+            if token:
+                return Grant(token)
+        if patience is None:
+            answer = await self._take_by_table(want, None, "", suspect, until)
+        else:
+            answer = await self._take_or_queue(want, patience, suspect, until)
+        if isinstance(answer, Taken):
+            return Grant(answer.token)
+        seat = answer.incumbent
+        incumbent = Incumbent(seat.token, seat.beat, seat.lasts / 1e6, seat.about) if seat is not None else None
+        return Busy(answer.ask_again / 1e6, incumbent)
+
+    async def _take_or_queue(
+        self, want: Want, patience: float, suspect: Suspect | None, until: float
+    ) -> Taken | Refused:
+        """Listen first, and then be queued: no wake-up can come before somebody is there to hear it."""
+        expected = False
+        try:
+            address = await self._wire.listen(want.holder, until)
+            answer = await self._take_by_table(want, patience, address, suspect, until)
+            expected = isinstance(answer, Refused)
+        finally:
+            if not expected:
+                self._wire.ignore(want.holder)
+        return answer
+
+    async def _take_by_table(
+        self, want: Want, patience: float | None, address: str, suspect: Suspect | None, until: float
+    ) -> Taken | Refused:
+        ask = Ask(
+            want.holder,
+            int(want.ttl * 1_000_000),
+            want.mode,
+            want.limit,
+            int(want.delay * 1_000_000),
+            want.about,
+            None if patience is None else int(patience * 1_000_000),
+            address,
+            suspect,
+        )
+
+        def take(record: Record) -> Changed[Taken | Refused]:
+            answer = table.take(record.entry, ask, record.now, record.now)
+            # A grant is on the disk before it is believed in; a place in the queue is taken again if it was lost.
+            return Changed(answer, answer.wake) if isinstance(answer, Taken) else Changed(answer, lazy=True)
+
+        return await self._change(
+            want.name, want.holder, take, lambda record: depth_for(record.entry, ask, record.now), until
+        )
+
+    async def wait(self, want: Want, until: float) -> None:
+        """Return when the queued asker is woken, or at `until`."""
+        await self._wire.wait(want.holder, until)
+
+    async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool]:
+        """Prolong each lease that is still held; False for those that are not."""
+        kept: list[bool] = []
+        for start in range(0, len(leases), RENEWED_AT_ONCE):
+            kept += await self._renew_some(leases[start : start + RENEWED_AT_ONCE], until)
+        return kept
+
+    async def release(self, name: str, holder: str, *, until: float) -> bool:
+        """Give the name back, and leave its queue. False when it was not held by this holder any more."""
+        self._wire.ignore(holder)
+        if name not in self._crowded and await self._release_alone(name, holder, until):
+            return True
+        return (await self._release_by_table(name, holder, until)).held
+
+    async def _release_by_table(self, name: str, holder: str, until: float) -> Released:
+        def release(record: Record) -> Changed[Released]:
+            answer = table.release(record.entry, holder, record.now)
+            return Changed(answer, answer.wake, lazy=True)
+
+        # The head of the queue is needed, and who follows if the head itself leaves.
+        return await self._change(name, holder, release, lambda _: 2, until)
+
+    async def status(self, name: str, *, until: float) -> NameStatus | None:
+        """Who holds and who waits; None when the server knows nothing of this name."""
+        load = self._leases.load(name, depth=WHOLE_QUEUE, lock=False)
+        [_, *answers, _] = await self._ask_all([self.read, *load, self.commit], until)
+        return self._leases.record(name, answers, depth=WHOLE_QUEUE).status()
+
+    async def names(self, *, after: str | None, limit: int, until: float) -> list[str]:
+        """Names that are held or waited for, in the order of their bytes, following `after`."""
+        [rows] = await self._ask_all([self._leases.names(after or "", limit)], until)
+        return [name for [name] in rows]
+
+    async def force_release(self, name: str, *, until: float) -> int:
+        """End every lease on the name and mint a token above theirs; returns that token."""
+
+        def end_all(record: Record) -> Changed[int]:
+            return Changed(*table.force_release(record.entry, record.now, record.now))
+
+        return await self._change(name, "", end_all, lambda _: 1, until)
+
+    async def close(self) -> None:
+        """Give back connections. The engine may be used again and then reconnects."""
+        await self._wire.close()
+
+    # How an entry is changed
+
+    async def _ask_all(self, requests: Sequence[Request], until: float, *, commits: bool = False) -> list[list[Row]]:
+        """Send requests together, on any connection."""
+        line = await self._wire.lend(until)
+        try:
+            answers = await line.ask_all(requests, until, commits=commits)
+        except BaseException:
+            self._wire.drop(line)
+            raise
+        self._wire.give_back(line)
+        return answers
+
+    async def _change(self, name: str, holder: str, step: Step[T], depth: Callable[[Record], int], until: float) -> T:
+        """Lock an entry, let the lease table work on it, write what has changed, and wake who is to be woken."""
+        while True:
+            try:
+                changed, told = await self._change_once(name, holder, step, depth, until, leases=self._leases)
+            except Raced:
+                if self.world.now() >= until:
+                    raise EngineUnavailable(f"{self.facts.address}: others kept adding this name; try again") from None
+                continue
+            if changed.wake is not None and not told:
+                await self._wake_another(name, changed.wake, until)
+            return changed.answer
+
+    async def _change_once(
+        self, name: str, holder: str, step: Step[T], depth: Callable[[Record], int], until: float, *, leases: LeaseTable
+    ) -> tuple[Changed[T], bool]:
+        """Returns also whether somebody was there to be woken."""
+        line = await self._wire.lend(until)
+        try:
+            [_, *answers] = await line.ask_all([self.begin, *leases.load(name, holder)], until, commits=False)
+            record = leases.record(name, answers)
+            needed = depth(record)
+            while (after := record.lacks(needed)) is not None:
+                more = leases.places(name, holder, after=after, limit=needed)
+                [rows] = await line.ask_all([more], until, commits=False)
+                record.add_places(rows, needed)
+            changed = step(record)
+            wake = self._wake_up(changed.wake) if changed.wake is not None else None
+            writes = [self.lazily] if self.lazily is not None and changed.lazy else []
+            writes += record.changes()
+            if wake is not None:
+                writes.append(wake)
+            answers = await line.ask_all([*writes, self.commit], until, commits=True)
+        except BaseException:
+            self._wire.drop(line)
+            raise
+        self._wire.give_back(line)
+        self._note_crowd(name, record)
+        return changed, wake is None or bool(answers[-2][0][0])
+
+    def _note_crowd(self, name: str, record: Record) -> None:
+        if not record.crowd:
+            self._crowded.discard(name)
+        elif len(self._crowded) < MOST_CROWDED:
+            self._crowded.add(name)
+
+    async def _wake_another(self, name: str, place: Place, until: float) -> None:
+        """A waiter that nobody hears for any more leaves the queue, which wakes the next one.
+
+        What led to this is done and cannot fail any more. A waiter that is not woken asks again by itself, later.
+        """
+        try:
+            await self._release_by_table(name, place.holder, until)
+        except LeaseholdError as error:
+            log().warning("a waiter for %s could not be woken and will ask again later: %s", ascii(name), error)
+
+    # Names that nobody uses any more
+
+    async def _sweep(self, until: float) -> None:
+        """Forget some names that nobody has used for a day, and put in order some that were left in disorder."""
+        try:
+            [page] = await self._ask_all([self._leases.page(self._swept_to)], until)
+            forget = self._leases.forget(row for row in page if row[3])
+            if forget:
+                await self._ask_all([self.begin, *forget, self.commit], until, commits=True)
+            for namespace, name, *_ in [row for row in page if row[4]][:MOST_LAPSED_IN_A_SWEEP]:
+                await self._change_once(
+                    name, "", _lapse, lambda _: WHOLE_QUEUE, until, leases=self._leases.within(namespace)
+                )
+            self._swept_to = page[-1][:2] if len(page) == SWEEP_AT_ONCE else START
+        except EngineError as error:
+            # The request that comes next meets the same trouble, and tells its caller.
+            log().debug("names that nobody uses could not be swept: %s", error)
+
+
+def _lapse(record: Record) -> Changed[None]:
+    record.lapse()
+    return Changed(None, lazy=True)

@@ -1,0 +1,78 @@
+"""Waiting for a socket, or for a bell, in asyncio; see `leasehold.wires.sockets`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from leasehold.core.worlds import World
+from leasehold.wires.lookup import Places, look_up_asyncio
+from leasehold.worlds import AsyncWorld
+
+
+class AsyncBell:
+    """A bell for the tasks of one event loop."""
+
+    __slots__ = ("_hearing", "_rung", "_world")
+
+    def __init__(self, world: World) -> None:
+        self._world, self._rung = world, False
+        self._hearing: asyncio.Future[bool] | None = None
+
+    async def wait(self, until: float) -> bool:
+        """Suspend the task."""
+        if not self._rung:
+            self._hearing = asyncio.get_running_loop().create_future()
+            await _settled(self._hearing, until - self._world.now())
+            self._hearing = None
+        rung, self._rung = self._rung, False
+        return rung
+
+    def ring(self) -> None:
+        """Wake the task."""
+        self._rung = True
+        if self._hearing is not None:
+            _settle(self._hearing)
+
+
+class AsyncSockets:
+    """For the tasks of whichever event loop runs."""
+
+    def __init__(self) -> None:
+        self.world = AsyncWorld()
+
+    async def ready(self, socket: int, *, to_write: bool, until: float) -> bool:
+        """Suspend the task."""
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[bool] = loop.create_future()
+        loop.add_reader(socket, _settle, ready)
+        if to_write:
+            loop.add_writer(socket, _settle, ready)
+        try:
+            return await _settled(ready, until - self.world.now())
+        finally:
+            loop.remove_reader(socket)
+            if to_write:
+                loop.remove_writer(socket)
+
+    async def look_up(self, host: str, port: int, until: float) -> Places:
+        """Suspend the task."""
+        async with asyncio.timeout(max(until - self.world.now(), 0.0)):
+            return await look_up_asyncio(host, port)
+
+    def bell(self) -> AsyncBell:
+        """A bell for tasks."""
+        return AsyncBell(self.world)
+
+
+async def _settled(future: asyncio.Future[bool], seconds: float) -> bool:
+    """Whether the future was settled within so long."""
+    timer = future.get_loop().call_later(max(seconds, 0.0), _settle, future, False)
+    try:
+        return await future
+    finally:
+        timer.cancel()
+
+
+def _settle(future: asyncio.Future[bool], outcome: bool = True) -> None:
+    if not future.done():
+        future.set_result(outcome)

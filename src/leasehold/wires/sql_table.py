@@ -1,0 +1,308 @@
+"""The lease table in an SQL server: how one name's entry is loaded into the lease table's own shape, and written back.
+
+Nothing here talks to a server. It makes requests, understands their answers, and says what has changed; an engine sends
+them. What differs from one kind of server to another is in a `Dialect`.
+
+The tables are those of the embedded engine: one row a name in `lease`, with its exclusive lease if there is one; other
+kinds of lease in `seat`; the queue in `waiter`; and in `meta` a `base` above which names that were forgotten continue.
+Whoever changes an entry has locked its row in `lease` before it reads the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from typing import Any, Final, NamedTuple
+
+from leasehold.core import table
+from leasehold.core.engine import HolderStatus, NameStatus, WaiterStatus
+from leasehold.core.table import Entry, Place, Seat
+from leasehold.wires.sqlite_rows import ALL, QUEUE, SEATS
+
+SCHEMA_VERSION: Final = 1
+KEEP_IDLE: Final = 24 * 3600 * 1_000_000
+"""How long a name that nobody uses keeps its row, in microseconds."""
+USUAL_DEPTH: Final = 32
+"""How much of a queue is loaded at first: more than can make a difference, unless the name was left alone for long."""
+SWEEP_AT_ONCE: Final = 512
+
+Value = str | int | None
+Row = tuple[Any, ...]
+
+
+class Raced(Exception):
+    """Somebody else added the same row at the same time, so nothing was done; now it is there and can be locked."""
+
+
+class Statement:
+    """One statement in the words of one kind of server, to be sent again and again."""
+
+    __slots__ = ("name", "order", "text")
+
+    def __init__(self, text: str, name: str, order: tuple[int, ...] | None = None) -> None:
+        """`order` says which of the values stands at each placeholder, where the server does not number them."""
+        self.text, self.name, self.order = text, name, order
+
+
+class Request(NamedTuple):
+    """A statement and its values."""
+
+    statement: Statement
+    values: tuple[Value, ...] = ()
+
+
+class Dialect(NamedTuple):
+    """How one kind of server is talked to."""
+
+    now: str
+    """An expression: the server's wall clock in microseconds since 1970, read anew each time it is evaluated."""
+    prefix: str
+    """What the names of tables begin with; quoted, and with the schema if there is one."""
+    after: str
+    """A condition: the row's (namespace, name) is beyond ($1, $2), so written that the server uses its index."""
+    write: Callable[[str, str], Statement]
+    """Makes a statement of its name and a text with placeholders $1, $2, …"""
+    at_clock: str = ""
+    """More columns of the statement that reads the clock, just after the lock: settings of the transaction."""
+
+
+_WORDS: Final = {
+    "lease_columns": "token, turn_since, closed_until, crowd, holder, since, expires, lasts, beat, delay, about",
+    "seat_columns": "holder, token, mode, since, expires, lasts, beat, delay, about",
+    "place_columns": "seq, holder, mode, most, since, until, address, about",
+    "named": "namespace = $1 AND name = $2",
+    "old": f"turn_since <= {{now}} - {KEEP_IDLE}",
+    "idle": f"crowd = 0 AND turn_since <= {{now}} - {KEEP_IDLE} AND closed_until <= {{now}} "
+    "AND (holder IS NULL OR expires + delay <= {now})",
+    "page_size": str(SWEEP_AT_ONCE),
+}
+_TEXTS: Final = {
+    "lock_lease": "SELECT {lease_columns} FROM {lease} WHERE {named} FOR UPDATE",
+    "read_lease": "SELECT {lease_columns} FROM {lease} WHERE {named}",
+    # After the row is locked: a clock that was read before may be behind what the entry says by then.
+    "clock": "SELECT {now}, (SELECT base FROM {meta}){at_clock}",
+    "seats": "SELECT {seat_columns} FROM {seat} WHERE {named} ORDER BY token",
+    # The head of the queue, and beyond it the asker's own place.
+    "places": """
+        (SELECT 0, {place_columns} FROM {waiter} WHERE {named} AND seq > $3 ORDER BY seq LIMIT $4)
+        UNION ALL SELECT 1, {place_columns} FROM {waiter} WHERE {named} AND holder = $5""",
+    "add_lease": """
+        INSERT INTO {lease} (namespace, name, {lease_columns})
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)""",
+    "put_lease": """
+        UPDATE {lease} SET token = $3, turn_since = $4, closed_until = $5, crowd = $6, holder = $7, since = $8,
+        expires = $9, lasts = $10, beat = $11, delay = $12, about = $13 WHERE {named}""",
+    "add_seat": """
+        INSERT INTO {seat} (namespace, name, {seat_columns}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)""",
+    "put_seat": "UPDATE {seat} SET expires = $4, lasts = $5, beat = $6 WHERE {named} AND token = $3",
+    "drop_seat": "DELETE FROM {seat} WHERE {named} AND token = $3",
+    "add_place": """
+        INSERT INTO {waiter} (namespace, name, {place_columns})
+        SELECT $1, $2, coalesce(max(seq), 0) + 1, $3, $4, $5, $6, $7, $8, $9 FROM {waiter} WHERE {named}""",
+    "put_place": "UPDATE {waiter} SET until = $4, address = $5 WHERE {named} AND seq = $3",
+    "drop_place": "DELETE FROM {waiter} WHERE {named} AND seq = $3",
+    "names": """
+        SELECT name FROM {lease} l WHERE namespace = $1 AND name > $2 AND (
+            (holder IS NOT NULL AND expires > {now})
+            OR (crowd IN (1, 3) AND EXISTS (
+                SELECT 1 FROM {seat} s WHERE s.namespace = $1 AND s.name = l.name AND s.expires > {now}))
+            OR (crowd IN (2, 3) AND EXISTS (
+                SELECT 1 FROM {waiter} w WHERE w.namespace = $1 AND w.name = l.name AND w.until > {now}))
+        ) ORDER BY name LIMIT $3""",
+    "page": """
+        SELECT namespace, name, token, {idle}, crowd <> 0 AND {old} FROM {lease}
+        WHERE {after} ORDER BY namespace, name LIMIT {page_size}""",
+    "raise_base": "UPDATE {meta} SET base = greatest(base, $1)",
+    "forget": "DELETE FROM {lease} WHERE {named} AND token = $3 AND {idle}",
+}
+
+
+class LeaseTable:
+    """The requests of one namespace, in one dialect."""
+
+    def __init__(self, dialect: Dialect, namespace: str) -> None:
+        tables = {name: dialect.prefix + name for name in ("lease", "seat", "waiter", "meta")}
+        words = {**tables, "now": dialect.now, "after": dialect.after, "at_clock": dialect.at_clock}
+        words |= {name: word.format(**words) for name, word in _WORDS.items()}
+        self._statements = {name: dialect.write(name, text.format(**words)) for name, text in _TEXTS.items()}
+        self.namespace = namespace
+
+    def within(self, namespace: str) -> LeaseTable:
+        """The same for another namespace."""
+        other = copy(self)
+        other.namespace = namespace
+        return other
+
+    def request(self, what: str, *values: Value) -> Request:
+        """One of the statements with its values."""
+        return Request(self._statements[what], values)
+
+    def load(self, name: str, holder: str = "", *, depth: int = USUAL_DEPTH, lock: bool = True) -> list[Request]:
+        """Ask for an entry, all but the far end of its queue. The answers make a `Record`."""
+        key = (self.namespace, name)
+        return [
+            self.request("lock_lease" if lock else "read_lease", *key),
+            self.request("clock"),
+            self.request("seats", *key),
+            self.places(name, holder, after=-1, limit=depth),
+        ]
+
+    def places(self, name: str, holder: str, *, after: int, limit: int) -> Request:
+        """Ask for a stretch of the queue, and the holder's own place."""
+        return self.request("places", self.namespace, name, after, limit, holder)
+
+    def names(self, after: str, limit: int) -> Request:
+        """Ask for names that are held or waited for, in the order of their bytes."""
+        return self.request("names", self.namespace, after, limit)
+
+    def page(self, after: tuple[str, str]) -> Request:
+        """Ask for some names of all namespaces: (namespace, name, token, is idle for long, is crowded for long)."""
+        return self.request("page", *after)
+
+    def forget(self, idle: Iterable[Row]) -> list[Request]:
+        """Forget names of a page, unless somebody used them meanwhile; their tokens do not fall."""
+        rows = list(idle)
+        if not rows:
+            return []
+        base = max(row[2] for row in rows)
+        return [self.request("raise_base", base), *(self.request("forget", *row[:3]) for row in rows)]
+
+    def record(self, name: str, answers: Sequence[list[Row]], *, depth: int = USUAL_DEPTH) -> Record:
+        """An entry from the answers to `load`."""
+        return Record(self, name, answers, depth)
+
+
+class Record:
+    """One name's entry. Let the lease table work on `entry`, then send `changes`."""
+
+    __slots__ = (
+        "_complete", "_key", "_lapsed", "_last_seq", "_places", "_row", "_seats", "_table", "_token", "entry", "now",
+    )  # fmt: skip
+
+    def __init__(self, of: LeaseTable, name: str, answers: Sequence[list[Row]], depth: int) -> None:
+        lease, [clock], seats, places = answers
+        row = lease[0] if lease else None
+        self._table, self._key, self._row = of, (of.namespace, name), row
+        self.now: int = clock[0]
+        """The server's clock, read after the row was locked."""
+        self._seats = {seat[1]: seat for seat in seats}
+        self._places: dict[str, Row] = {}
+        self._lapsed: list[int] = []
+        self._complete, self._last_seq = False, -1
+        self.entry = Entry(token=clock[1]) if row is None else self._loaded(row, seats)
+        self._token = self.entry.token
+        self.add_places(places, depth)
+
+    @staticmethod
+    def _loaded(row: Row, seats: list[Row]) -> Entry:
+        token, turn_since, closed_until, _, holder, since, expires, lasts, beat, delay, about = row
+        entry = Entry(token, turn_since, closed_until)
+        if holder is not None:
+            entry.seats.append(Seat(holder, token, "exclusive", since, expires, lasts, beat, delay, about))
+        entry.seats += [Seat(*seat) for seat in seats]
+        return entry
+
+    @property
+    def known(self) -> bool:
+        """Whether the server has this name."""
+        return self._row is not None
+
+    @property
+    def crowd(self) -> int:
+        """What this name is beyond a single row. A bit that is set may be out of date; one that is not set is true."""
+        seats = SEATS if any(seat.mode != "exclusive" for seat in self.entry.seats) else 0
+        return seats | (QUEUE if self.entry.queue or not self._complete else 0)
+
+    def lacks(self, depth: int) -> int | None:
+        """After which number more of the queue has to be loaded, so that the first `depth` who wait are known."""
+        return self._last_seq if not self._complete and len(self.entry.queue) < depth else None
+
+    def add_places(self, places: list[Row], limit: int) -> None:
+        """Take in a stretch of the queue. Those whose patience ran out are not part of the entry, and will go.
+
+        Others may stand between this stretch and the asker's own place behind it: they make no difference, and stay.
+        """
+        stretch = sum(not is_own for is_own, *_ in places)
+        self._complete = stretch < limit
+        for is_own, *place in sorted(places, key=lambda row: (row[1], row[0])):
+            seq, holder, mode, most, since, until, address, about = place
+            if not is_own:
+                self._last_seq = max(self._last_seq, seq)
+            if holder in self._places or seq in self._lapsed:
+                continue
+            if until <= self.now:
+                self._lapsed.append(seq)
+            else:
+                self._places[holder] = tuple(place)
+                self.entry.queue.append(Place(holder, mode, most, since, until, address, about))
+        self.entry.queue.sort(key=lambda one: self._places[one.holder][0])
+
+    def changes(self) -> list[Request]:
+        """What to write, after the lease table has worked on the entry."""
+        entry, request = self.entry, self._table.request
+        changes = [*self._changed_places(), *self._changed_seats()]
+        lease = next((_columns(seat) for seat in entry.seats if seat.mode == "exclusive"), _NO_LEASE)
+        row = (entry.token, entry.turn_since, entry.closed_until, self.crowd, *lease)
+        if self.known and row != self._row:
+            changes.append(request("put_lease", *self._key, *row))
+        elif not self.known and entry.token != self._token:
+            changes.append(request("add_lease", *self._key, *row))
+        return changes
+
+    def _changed_places(self) -> list[Request]:
+        request, waiting = self._table.request, {place.holder: place for place in self.entry.queue}
+        changes, gone = [], list(self._lapsed)
+        for holder, old in self._places.items():
+            place = waiting.pop(holder, None)
+            if place is None:
+                gone.append(old[0])
+            elif (place.until, place.address) != old[5:7]:
+                changes.append(request("put_place", *self._key, old[0], place.until, place.address))
+        changes += [request("drop_place", *self._key, seq) for seq in gone]
+        for new in waiting.values():
+            values = (new.holder, new.mode, new.limit, new.since, new.until, new.address, new.about)
+            changes.append(request("add_place", *self._key, *values))
+        return changes
+
+    def _changed_seats(self) -> list[Request]:
+        request, changes, gone = self._table.request, [], set(self._seats)
+        for seat in self.entry.seats:
+            if seat.mode == "exclusive":
+                continue
+            old = self._seats.get(seat.token)
+            if old is None:
+                holder, *rest = _columns(seat)
+                changes.append(request("add_seat", *self._key, holder, seat.token, seat.mode, *rest))
+            elif (seat.expires, seat.lasts, seat.beat) != old[4:7]:
+                changes.append(request("put_seat", *self._key, seat.token, seat.expires, seat.lasts, seat.beat))
+            gone.discard(seat.token)
+        return changes + [request("drop_seat", *self._key, token) for token in sorted(gone)]
+
+    def lapse(self) -> None:
+        """Drop what has run out, and no more."""
+        table.renew(self.entry, "", 0, 0, self.now)
+
+    def status(self) -> NameStatus | None:
+        """The entry as an operator sees it; None when the server knows nothing of the name."""
+        if not self.known:
+            return None
+        self.lapse()
+        entry, now = self.entry, self.now
+        return NameStatus(
+            self._key[1],
+            entry.token,
+            tuple(
+                HolderStatus(s.token, s.mode, s.about, (now - s.since) / 1e6, (s.expires - now) / 1e6)
+                for s in entry.seats
+            ),
+            tuple(WaiterStatus(p.mode, p.about, (now - p.since) / 1e6, (p.until - now) / 1e6) for p in entry.queue),
+            max(entry.closed_until - now, 0) / 1e6,
+        )
+
+
+_NO_LEASE: Final = (None, 0, 0, 0, 0, 0, "")
+WHOLE_QUEUE: Final = ALL
+
+
+def _columns(seat: Seat) -> tuple[Value, ...]:
+    return seat.holder, seat.since, seat.expires, seat.lasts, seat.beat, seat.delay, seat.about
