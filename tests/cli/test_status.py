@@ -64,7 +64,7 @@ def test_the_overview(leasehold: Command, heart: Heart) -> None:
     start_waiter(leasehold, "nightly-export", "other")
     heading, line = leasehold("status").stdout.splitlines()
     assert heading.split() == ["NAME", "HOLDER", "TOKEN", "HELD", "FOR", "TIME", "LEFT", "WAITERS"]
-    assert re.fullmatch(r"nightly-export +export@\S+:\d+ +\d+ +\d+\.\ds +\d+\.\ds +1, next other@\S+:\d+", line)
+    assert re.fullmatch(r"nightly-export +export@\S+:\d+ +\d+ +\d+\.\ds +\d+\.\ds +1", line)
 
 
 def test_named_names_are_shown_in_detail(leasehold: Command, heart: Heart) -> None:
@@ -208,3 +208,13 @@ def test_engines_asks_no_server(leasehold: Command) -> None:
     assert "hunter22-secret" not in result.stdout
     assert json.loads(result.stdout)["engines"][0]["engine"] == "redis"
     assert time.monotonic() - started < 10
+
+
+# Verbs that belong to other parts
+
+
+def test_demo_and_bench_are_reached(leasehold: Command) -> None:
+    assert leasehold("demo").returncode == 0
+    helped = leasehold("bench", "--help")
+    assert (helped.returncode, helped.stderr) == (0, "")
+    assert "--on" in helped.stdout

@@ -24,7 +24,7 @@ _VERBS: dict[str, str | None] = {
     "break": None,
     "engines": None,
     "demo": "leasehold.demo",
-    "bench": "leasehold.bench.__main__",
+    "bench": "leasehold.bench",
     "completion": None,
 }
 _FILES = {"break": "breaking"}

@@ -8,7 +8,7 @@ import click
 
 from leasehold.cli.options import client, engine_urls
 from leasehold.cli.output import write_json
-from leasehold.cli.shown import write_table
+from leasehold.cli.shown import console, write_tables
 from leasehold.core.engine import Capability, Facts
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def command(on: str | None, as_json: bool) -> None:
     for number, facts in enumerate(described):
         if number:
             click.echo()
-        write_table(_table(facts, with_address=on is not None))
+        write_tables(console(), [_table(facts, with_address=on is not None)])
 
 
 def _facts(url: str) -> Facts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from leasehold.cli.output import duration, visible
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from leasehold import HolderStatus, NameStatus, WaiterStatus
+    from leasehold import HolderStatus, NameStatus
 
+_Row = tuple[str, str, str, str, str, str]
 _WIDE = 10_000
 """Where no person looks, lines are not broken."""
 
@@ -48,38 +49,37 @@ def as_data(status: NameStatus) -> dict[str, Any]:
 
 
 def console(*, err: bool = False) -> Console:
-    """Where tables go."""
+    """Where tables go. In a pipe lines are as long as they need to be."""
     from rich.console import Console
 
-    return Console(stderr=err, highlight=False, markup=False, emoji=False)
+    out = Console(stderr=err, highlight=False, markup=False, emoji=False)
+    if not out.is_terminal and "COLUMNS" not in os.environ:
+        out.width = _WIDE
+    return out
 
 
-def write_table(*tables: RenderableType) -> None:
-    """Tables for people on stdout. In a pipe nothing is cut, padded or coloured."""
-    out = console()
+def write_tables(out: Console, tables: Iterable[RenderableType]) -> None:
+    """Tables for people. In a pipe they are neither padded nor coloured."""
     if out.is_terminal:
         out.print(*tables)
         return
-    if "COLUMNS" not in os.environ:
-        out.width = _WIDE
     with out.capture() as captured:
         out.print(*tables)
     for line in captured.get().splitlines():
         sys.stdout.write(line.rstrip() + "\n")
 
 
-def overview(statuses: Iterable[NameStatus], *, most_rows: int | None = None) -> Table:
-    """One line a holder."""
+def overview(statuses: Iterable[NameStatus], *, width: int, most_rows: int | None = None) -> Table:
+    """One line a holder. Where names and holders do not fit, they are cut; numbers never are."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("NAME", overflow="ellipsis", no_wrap=True, min_width=8)
-    table.add_column("HOLDER", overflow="ellipsis", no_wrap=True, min_width=8)
-    for heading in ("TOKEN", "HELD FOR", "TIME LEFT"):
-        table.add_column(heading, no_wrap=True, justify="right")
-    table.add_column("WAITERS", overflow="ellipsis", no_wrap=True)
     rows = [row for status in statuses for row in _rows(status)]
+    widths = _widths(rows, width)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for heading, column in zip(_HEADINGS, widths, strict=True):
+        justify: Literal["left", "right"] = "left" if heading in _FLEXIBLE else "right"
+        table.add_column(heading, width=column, no_wrap=True, overflow="ellipsis", justify=justify)
     shown = rows if most_rows is None or len(rows) <= most_rows else rows[: max(most_rows - 1, 0)]
     for row in shown:
         table.add_row(*(Text(cell) for cell in row))
@@ -88,8 +88,24 @@ def overview(statuses: Iterable[NameStatus], *, most_rows: int | None = None) ->
     return table
 
 
-def _rows(status: NameStatus) -> list[tuple[str, str, str, str, str, str]]:
-    name, waiters = visible(status.name), _waiters_in_short(status.waiters)
+_HEADINGS = ("NAME", "HOLDER", "TOKEN", "HELD FOR", "TIME LEFT", "WAITERS")
+_FLEXIBLE = ("NAME", "HOLDER")
+_GAP = 2
+
+
+def _widths(rows: list[_Row], width: int) -> list[int]:
+    from rich.cells import cell_len
+
+    name, holder, *numbers = (max(cell_len(cell) for cell in column) for column in zip(_HEADINGS, *rows, strict=True))
+    left = max(width - sum(numbers) - _GAP * len(_HEADINGS), 16)
+    if name + holder > left:
+        holder = min(holder, max(left // 2, left - name))
+        name = min(name, left - holder)
+    return [name, holder, *numbers]
+
+
+def _rows(status: NameStatus) -> list[_Row]:
+    name, waiters = visible(status.name), str(len(status.waiters))
     if not status.holders:
         state = f"closed for {duration(status.closed_for)}" if status.closed_for else "free"
         return [(name, state, str(status.token), "", "", waiters)]
@@ -103,12 +119,6 @@ def _rows(status: NameStatus) -> list[tuple[str, str, str, str, str, str]]:
 
 def _holder(holder: HolderStatus) -> str:
     return visible(holder.about) + ("" if holder.mode == "exclusive" else f" ({holder.mode})")
-
-
-def _waiters_in_short(waiters: tuple[WaiterStatus, ...]) -> str:
-    if not waiters:
-        return "0"
-    return f"{len(waiters)}, next {visible(waiters[0].about)}"
 
 
 def details(status: NameStatus, *, most_waiters: int = 20) -> Table:

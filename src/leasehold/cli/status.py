@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,12 @@ import click
 
 from leasehold.cli.options import client, complete_name, engine_options, read_duration, read_name
 from leasehold.cli.output import say, write_json
-from leasehold.cli.shown import as_data, console, details, overview, write_table
+from leasehold.cli.shown import as_data, console, details, overview, write_tables
 from leasehold.core.engine import NameStatus
 from leasehold.errors import EngineError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import ConsoleDimensions, RenderableType
 
     from leasehold import Leasehold
 
@@ -104,11 +104,12 @@ def _show_once(look: _Look, *, as_json: bool) -> None:
     if as_json:
         write_json(_data(look, statuses, more))
     elif look.names:
-        write_table(*(details(status) for status in statuses))
+        write_tables(console(), map(details, statuses))
     elif not statuses:
         click.echo(f"Nothing is held and nobody waits ({look.where}).")
     else:
-        write_table(overview(statuses))
+        out = console()
+        write_tables(out, [overview(statuses, width=out.width)])
         if more:
             say(f"there are more than {look.limit} names; --limit shows more of them, or give the names")
 
@@ -142,24 +143,25 @@ def _watch(look: _Look, interval: float) -> None:
     screen = console()
     with Live(console=screen, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
-            live.update(_picture(look, screen.height, interval), refresh=True)
+            live.update(_picture(look, screen.size, interval), refresh=True)
             time.sleep(interval)
 
 
-def _picture(look: _Look, height: int, interval: float) -> RenderableType:
+def _picture(look: _Look, size: ConsoleDimensions, interval: float) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    title = Text(f"leasehold status of {look.where}, {time.strftime('%H:%M:%S')}, every {interval:g} s", style="dim")
+    told = f"{time.strftime('%H:%M:%S')}, every {interval:g} s, {look.where}"
+    title = Text(told, style="dim", no_wrap=True, overflow="ellipsis")
+    room = max(size.height - 4, 1)  # title, blank line, heading, and the line at the bottom
+    look = replace(look, limit=min(look.limit, room))  # names that nobody can see are not asked for
     try:
         statuses, more = look()
     except EngineError as error:
         return Group(title, Text(""), Text(str(error), style="red"))
     if look.names:
-        return Group(title, Text(""), *(details(status, most_waiters=max(height - 6, 1)) for status in statuses))
+        return Group(title, Text(""), *(details(status, most_waiters=room) for status in statuses))
     if not statuses:
         return Group(title, Text(""), Text("Nothing is held and nobody waits."))
-    # Title, blank line, heading, and the line at the bottom.
-    table = overview(statuses, most_rows=height - 4)
-    note = Text(f"The first {look.limit} names; --limit shows more.", style="dim") if more else Text("")
-    return Group(title, Text(""), table, note)
+    note = Text(f"The first {look.limit} names; there are more.", style="dim") if more else Text("")
+    return Group(title, Text(""), overview(statuses, width=size.width, most_rows=room), note)
