@@ -22,7 +22,7 @@ from leasehold.bench.crew import Crew, WorkerFailed
 from leasehold.bench.effort import QUICK, Effort, Run, Steps
 from leasehold.bench.places import NoServer, Place, fresh_namespace, private_places, private_redis
 from leasehold.bench.resp import BareSocket, ServerSaidNo
-from leasehold.bench.results import Results, Table
+from leasehold.bench.results import Finding, Results, Table
 
 TINY: Effort = dataclasses.replace(
     QUICK,
@@ -135,6 +135,20 @@ def test_a_whole_run_is_written_as_a_file_that_reads_back(
     assert {"CPython", "SQLite", "Redis", "redis"} <= results.versions.keys()
     shown = capsys.readouterr().out
     assert "A fenced write, in redis" in shown
+
+
+def test_a_section_that_fails_does_not_take_the_others_along(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_run: Run) -> Finding:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("leasehold.bench.effort.QUICK", TINY)
+    monkeypatch.setattr(imports, "measure", broken)
+    assert main(["--quick", "--only", "fencing,imports"]) == 1
+    shown = capsys.readouterr().out
+    assert "A fenced write, in sqlite" in shown
+    assert "Failed: imports: RuntimeError: planted" in shown
 
 
 def test_there_is_a_section_for_each_name() -> None:

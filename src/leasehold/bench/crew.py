@@ -39,9 +39,7 @@ class Worker:
         )
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._errors: list[str] = []
-        self._readers = [
-            threading.Thread(target=read, daemon=True) for read in (self._read_answers, self._read_errors)
-        ]
+        self._readers = [threading.Thread(target=read, daemon=True) for read in (self._read_answers, self._read_errors)]
         for reader in self._readers:
             reader.start()
         self.tell(job)

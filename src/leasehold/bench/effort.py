@@ -45,36 +45,36 @@ class Effort:
 
 FULL = Effort(
     "full",
-    rounds=120,
+    rounds=100,
     pairs=40,
     crew=8,
     rush_rounds=5,
-    rush=1.0,
+    rush=0.8,
     work_rounds=2,
     work=2.5,
     waiters=8,
     idle=48.0,  # longer than a waiter is ever silent, so that every one of them was heard
     leases=10_000,
-    leases_ttl=15.0,
+    leases_ttl=10.0,
     async_waiters=10_000,
-    async_idle=10.0,
+    async_idle=5.0,
     imports=15,
 )
 QUICK = Effort(
     "quick",
     rounds=25,
     pairs=20,
-    crew=8,
+    crew=4,  # starting processes is what takes the time
     rush_rounds=2,
     rush=0.4,
     work_rounds=1,
     work=0.8,
-    waiters=8,
-    idle=3.0,
-    leases=2_000,
-    leases_ttl=2.0,
-    async_waiters=1_000,
-    async_idle=1.0,
+    waiters=16,
+    idle=2.0,
+    leases=1_000,
+    leases_ttl=1.5,
+    async_waiters=500,
+    async_idle=0.5,
     imports=3,
 )
 

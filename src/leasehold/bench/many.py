@@ -16,6 +16,7 @@ from leasehold.worlds import boot_clock
 
 NAME = "many-waiters"
 TAKEN_WITHIN = 180.0
+TRACED_LESS = 5
 OBJECTS, RESIDENT = "bytes of objects each", "bytes of memory each"
 LOST, KEEPERS, SHARE = "lost", "keeper threads", "% of a core"
 CONNECTIONS, COMMANDS = "connections", "commands/s"
@@ -62,9 +63,10 @@ def measure(run: Run) -> Finding:
 
 def _held_leases(run: Run, place: Place, *, trace: bool) -> dict[str, Figure]:
     effort = run.effort
-    # A traced process is slow: it only takes, so its leases must last until it has taken them all.
+    # A traced process is slow: it takes fewer, and its leases must last until it has taken them all.
     ttl = TAKEN_WITHIN if trace else effort.leases_ttl
-    with Crew(1, "hold_leases", place, leases=effort.leases, ttl=ttl, trace=trace) as crew:
+    leases = effort.leases // (TRACED_LESS if trace else 1)
+    with Crew(1, "hold_leases", place, leases=leases, ttl=ttl, trace=trace) as crew:
         [taken] = crew.ask(TAKEN_WITHIN, take=True)
         if trace:
             [_] = crew.ask(seconds=0.0)
@@ -83,15 +85,14 @@ def _held_leases(run: Run, place: Place, *, trace: bool) -> dict[str, Figure]:
 
 def _waiting_tasks(run: Run, place: Place, *, trace: bool) -> dict[str, Figure]:
     name = f"{NAME}-{'traced' if trace else 'plain'}"
+    waiters = run.effort.async_waiters // (TRACED_LESS if trace else 1)
     with contextlib.ExitStack() as stack:
         locks = stack.enter_context(Leasehold(place.on, namespace=place.namespace))
         stack.enter_context(locks.lock(name, ttl=TTL))
-        crew = stack.enter_context(
-            Crew(1, "wait_in_tasks", place, name=name, waiters=run.effort.async_waiters, trace=trace)
-        )
+        crew = stack.enter_context(Crew(1, "wait_in_tasks", place, name=name, waiters=waiters, trace=trace))
         [waiting] = crew.ask(TAKEN_WITHIN, take=True)
-        if waiting["queued"] < run.effort.async_waiters:
-            raise RuntimeError(f"only {waiting['queued']} of {run.effort.async_waiters} tasks came to wait: {waiting}")
+        if waiting["queued"] < waiters:
+            raise RuntimeError(f"only {waiting['queued']} of {waiters} tasks came to wait: {waiting}")
         if trace:
             return {OBJECTS: Figure(waiting["bytes"], "bytes")}
         figures = {

@@ -41,6 +41,8 @@ def show(results: Results, console: Console) -> None:
         console.print(aims)
     for reason in results.skipped:
         console.print(f"Not measured: {escape(reason)}", style="yellow")
+    for error in results.failed:
+        console.print(f"Failed: {escape(error)}", style="bold red")
 
 
 def markdown(results: Results) -> str:
@@ -73,6 +75,8 @@ def _markdown_lines(results: Results) -> Iterator[str]:
             yield from ("", note)
     for reason in results.skipped:
         yield from ("", f"Not measured: {reason}")
+    for error in results.failed:
+        yield from ("", f"Failed: {error.splitlines()[0]}")
 
 
 def _markdown_table(head: list[str], rows: list[list[str]]) -> Iterator[str]:

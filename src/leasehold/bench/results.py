@@ -112,6 +112,9 @@ class Results:
     tables: list[Table] = field(default_factory=list)
     aims: list[Aim] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    """What could not be measured here, and why."""
+    failed: list[str] = field(default_factory=list)
+    """Sections that ended with an error."""
 
     def add(self, finding: Finding) -> None:
         """Add what a section found."""
@@ -139,6 +142,7 @@ class Results:
                 tables=[_table(entry) for entry in content["tables"]],
                 aims=[_aim(entry) for entry in content["aims"]],
                 skipped=[str(entry) for entry in content["skipped"]],
+                failed=[str(entry) for entry in content["failed"]],
             )
         except NotAResult:
             raise

@@ -121,7 +121,10 @@ def wait_in_tasks(place: Place, job: Job, following: Next) -> None:
 
 
 async def _wait_in_tasks(place: Place, job: Job, following: Next) -> None:
-    locks = AsyncLeasehold(place.on, namespace=place.namespace, most_waiters=job["waiters"] + 1)
+    # A loop that is traced, or that starts thousands of tasks at once, is slow to see answers.
+    locks = AsyncLeasehold(
+        place.on, namespace=place.namespace, most_waiters=job["waiters"] + 1, request_timeout=QUEUED_WITHIN
+    )
     await locks.status(job["name"])
     answer(ready=True)
     await asyncio.to_thread(following)
