@@ -81,13 +81,15 @@ class _Client(ABC):
             return desk
         with self._opening:
             if self._desk_now is None:
-                self._desk_now = Desk(
+                desk = Desk(
                     self._family,
                     self._engine(),
                     label=self._label,
                     request_timeout=self._request_timeout,
                     most_waiters=self._most_waiters,
                 )
+                desk.keeper.belongs_to = (self, desk)
+                self._desk_now = desk
             return self._desk_now
 
     def _until(self) -> float:
@@ -264,7 +266,10 @@ def _each(names: Iterable[str], terms: Terms) -> list[Terms]:
     """The same terms for each of several names."""
     if isinstance(names, str):
         raise Misuse("several() takes a list of names, not one string")
-    listed = [check_name(name) for name in names]
+    try:
+        listed = [check_name(name) for name in names]
+    except TypeError:
+        raise Misuse(f"several() takes a list of names, not {type(names).__name__}") from None
     if not listed or len(set(listed)) != len(listed):
         raise Misuse("several() takes at least one name, and each name once")
     return [terms._replace(name=name) for name in listed]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from leasehold.core.acquire import Attempt, acquire
 from leasehold.core.engine import Engine, EngineFamily, Purpose
-from leasehold.core.held import Held
+from leasehold.core.held import RELEASED, Held
 from leasehold.core.several import acquire_several
 from leasehold.errors import TooManyWaiters
 from leasehold.keeping import KeeperThread
@@ -29,7 +29,9 @@ class Desk:
     ) -> None:
         self.family, self.engine, self.request_timeout = family, engine, request_timeout
         self.keeper = KeeperThread(family)
-        self.reentrant: dict[tuple[int, str], Any] = {}
+        # By thread or task (not by its number, which the system gives to a later one) and by name.
+        self.reentrant: weakref.WeakKeyDictionary[object, weakref.WeakValueDictionary[str, Any]]
+        self.reentrant = weakref.WeakKeyDictionary()
         self._label, self._most_waiters = label, most_waiters
         self._purposes_checked: set[Purpose] = {"efficiency"}
         self._waiting: set[Attempt] = set()
@@ -103,6 +105,7 @@ class Desk:
             return []
         for held in self.keeper.leases:
             if held.want.holder in exposed:
+                held.end(RELEASED)
                 self.keeper.forget(held)
         return [self.keeper.abandon(want) for want in exposed.values()]
 

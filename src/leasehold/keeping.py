@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from leasehold.core.engine import EngineFamily, Want
     from leasehold.core.held import Held
+    from leasehold.errors import LeaseLost
 
 
 def log() -> logging.Logger:
@@ -65,6 +67,8 @@ class KeeperThread:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._keeper: Keeper | None = None
+        self.belongs_to: object = None
+        """Whose fork and exit handlers reach this keeper: they must live for as long as any of its leases."""
 
     @property
     def leases(self) -> list[Held]:
@@ -92,34 +96,18 @@ class KeeperThread:
         with self._starting:
             if self._keeper is None:
                 keeper = Keeper(BlockingWorld(), LoopAlarm, tell)
-                self._thread = threading.Thread(target=self._run, args=(keeper,), name="leasehold-keeper", daemon=True)
+                # The thread must not keep its client alive: one that nobody can reach any more takes it along.
+                run = (keeper, self._family, weakref.ref(self))
+                self._thread = threading.Thread(target=_run, args=run, name="leasehold-keeper", daemon=True)
                 self._thread.start()
+                weakref.finalize(self, keeper.close).atexit = False
                 self._keeper = keeper
             return self._keeper
 
-    def _run(self, keeper: Keeper) -> None:
-        import asyncio
-
-        try:
-            asyncio.run(self._loops(keeper))
-        except Exception:  # noqa: BLE001 -- whatever it was: every holder is told
-            log().exception("the keeper stopped unexpectedly; every lease that it kept is reported as lost")
-        finally:
-            if not keeper.closing:
-                self._keeper = None
-                keeper.died()
-
-    async def _loops(self, keeper: Keeper) -> None:
-        import asyncio
-
-        engine = self._family.asyncio()
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(keeper.watch_deadlines())
-                group.create_task(keeper.renew(engine))
-                group.create_task(keeper.clean_up(engine))
-        finally:
-            await engine.close()
+    def died(self, keeper: Keeper) -> None:
+        """Start another one when it is needed next."""
+        if self._keeper is keeper:
+            self._keeper = None
 
     def close(self, timeout: float) -> None:
         """Give back what is still to be given back, and end the thread."""
@@ -136,15 +124,44 @@ class KeeperThread:
         self._keeper = self._thread = None
 
 
+def _run(keeper: Keeper, family: EngineFamily, thread: weakref.ref[KeeperThread]) -> None:
+    import asyncio
+
+    try:
+        asyncio.run(_loops(keeper, family))
+    except Exception:  # noqa: BLE001 -- whatever it was: every holder is told
+        log().exception("the keeper stopped unexpectedly; every lease that it kept is reported as lost")
+    finally:
+        if not keeper.closing:
+            owner = thread()
+            if owner is not None:
+                owner.died(keeper)
+            keeper.died()
+
+
+async def _loops(keeper: Keeper, family: EngineFamily) -> None:
+    import asyncio
+
+    engine = family.asyncio()
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(keeper.watch_deadlines())
+            group.create_task(keeper.renew(engine))
+            group.create_task(keeper.clean_up(engine))
+    finally:
+        await engine.close()
+
+
 def tell(held: Held) -> None:
     """Tell those who listen that the lease was lost. A listener that fails harms nobody else."""
     loss = held.loss()
     for listener in list(held.listeners):
-        _call(listener, loss)
+        call_listener(listener, loss)
 
 
-def _call(listener: Callable[..., object], *arguments: object) -> None:
+def call_listener(listener: Callable[[LeaseLost], object], loss: LeaseLost) -> None:
+    """Call one, and log what it raises."""
     try:
-        listener(*arguments)
+        listener(loss)
     except Exception:  # noqa: BLE001 -- it is logged, and the other listeners must still be told
         log().exception("a listener to the loss of a lease failed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -22,17 +23,19 @@ if TYPE_CHECKING:
 NOTICE_RELEASE_WITHIN = 0.25
 """Who waits for a loss is told of it at once; that it will never come, because of a release, is noticed this soon."""
 
+BY_HAND = "by hand "
+
 
 class LeaseView:
     """What a lease can be asked without talking to the engine. Any thread or task may ask."""
 
-    __slots__ = ("__weakref__", "_engine", "_entries", "_held", "_keeper", "_on_end", "_request_timeout")
+    __slots__ = ("__weakref__", "_engine", "_entries", "_held", "_keeper", "_request_timeout")
 
     def __init__(self, held: Held, engine: Engine, keeper: KeeperThread, request_timeout: float) -> None:
         self._held, self._engine, self._keeper = held, engine, keeper
         self._request_timeout = request_timeout
-        self._entries = 1
-        self._on_end: Callable[[], object] | None = None
+        self._entries: set[str] | None = None
+        """What holds it, when it is reentrant: a block, or (with `BY_HAND`) who acquired it without one."""
 
     @property
     def name(self) -> str:
@@ -86,14 +89,16 @@ class LeaseView:
 
     def on_lost(self, callback: Callable[[LeaseLost], object]) -> None:
         """Have `callback` called once, in its own thread, when the lease is lost (at once if it is lost already)."""
+        from leasehold.keeping import call_listener
 
         def in_own_thread(loss: LeaseLost) -> None:
-            threading.Thread(target=callback, args=(loss,), name="leasehold-on-lost", daemon=True).start()
+            arguments = (callback, loss)
+            threading.Thread(target=call_listener, args=arguments, name="leasehold-on-lost", daemon=True).start()
 
         self._listen(in_own_thread)
 
-    def _listen(self, listener: Callable[[LeaseLost], object]) -> None:
-        """Add a listener that is called exactly once, also when the loss happens meanwhile."""
+    def _listen(self, listener: Callable[[LeaseLost], object]) -> Callable[[LeaseLost], object]:
+        """Add a listener that is called exactly once, also when the loss happens meanwhile; returns what was added."""
         told = threading.Lock()
 
         def once(loss: LeaseLost) -> None:
@@ -104,6 +109,23 @@ class LeaseView:
         held.listeners.append(once)
         if held.lost:
             once(held.loss())
+        return once
+
+    def _still_entered(self, entry: str | None) -> bool:
+        """Take back one entry of a reentrant lease (this one, or one made by hand); whether others are left."""
+        if not self._entries:
+            return False
+        self._entries.discard(entry or max(self._entries, key=lambda one: one.startswith(BY_HAND)))
+        return bool(self._entries)
+
+    def _drop(self, entry: str | None) -> None:
+        """End it now, in whatever state an interruption has left it; the keeper gives it back."""
+        held = self._held
+        if self._still_entered(entry) or held.lost:
+            return
+        held.end(RELEASED)
+        self._keeper.forget(held)
+        self._keeper.abandon(held.want)
 
     def _loss_inside(self, error: BaseException | None) -> None:
         """At the end of a body: tell of a loss without hiding the body's own error."""
@@ -135,22 +157,21 @@ class Lease(LeaseView):
 
     def release(self) -> None:
         """Give the lease back. Raises `LeaseLost` when it was not held any more."""
-        self._entries -= 1
-        if self._entries > 0:
+        self._release(None)
+
+    def _release(self, entry: str | None) -> None:
+        if self._entries and self._still_entered(entry):
             return
-        if self._on_end is not None:
-            self._on_end()
         held = self._held
         if not held.live:  # if it is lost, the keeper still has to tell those who listen, and to clean up
             raise held.loss()
-        self._keeper.forget(held)
         try:
+            self._keeper.forget(held)
             run_blocking(release(self._engine, held, request_timeout=self._request_timeout))
         except LeaseLost:
             raise
         except BaseException:
-            held.end(RELEASED)
-            self._keeper.abandon(held.want)
+            self._drop(entry)
             raise
 
     def extend(self, ttl: float | None = None) -> None:
@@ -162,11 +183,12 @@ class Lease(LeaseView):
         """Block until the lease is lost or released; returns whether it was lost. At most `timeout` seconds."""
         give_up_at = self._held.world.now() + check_wait(timeout, what="timeout")
         told = threading.Event()
-        self._listen(lambda _loss: told.set())
+        listener = self._listen(lambda _loss: told.set())
         while self._held.live:
             left = min(give_up_at - self._held.world.now(), self.remaining, NOTICE_RELEASE_WITHIN)
             if left <= 0 or told.wait(left):
                 break
+        self._held.listeners.remove(listener)
         return self.lost
 
     def __enter__(self) -> Self:
@@ -178,16 +200,21 @@ class Lease(LeaseView):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release. A loss is raised, unless the body raised: then it is added to that error as a note."""
-        if self._held.ended is RELEASED:
-            return
+        self._leave(None, error)
+
+    def _leave(self, entry: str | None, error: BaseException | None) -> None:
         try:
-            self.release()
+            if self._held.ended is not RELEASED:
+                self._release(entry)
         except LeaseLost:
             self._loss_inside(error)
         except EngineError as failure:
             if error is None:
                 raise
             error.add_note(f"leasehold: while releasing: {failure}")
+        except BaseException:
+            self._drop(entry)
+            raise
 
 
 class AsyncLease(LeaseView):
@@ -202,22 +229,21 @@ class AsyncLease(LeaseView):
 
     async def release(self) -> None:
         """Give the lease back. Raises `LeaseLost` when it was not held any more."""
-        self._entries -= 1
-        if self._entries > 0:
+        await self._release(None)
+
+    async def _release(self, entry: str | None) -> None:
+        if self._entries and self._still_entered(entry):
             return
-        if self._on_end is not None:
-            self._on_end()
         held = self._held
         if not held.live:  # if it is lost, the keeper still has to tell those who listen, and to clean up
             raise held.loss()
-        self._keeper.forget(held)
         try:
+            self._keeper.forget(held)
             await release(self._engine, held, request_timeout=self._request_timeout)
         except LeaseLost:
             raise
         except BaseException:
-            held.end(RELEASED)
-            self._keeper.abandon(held.want)
+            self._drop(entry)
             raise
 
     async def extend(self, ttl: float | None = None) -> None:
@@ -230,13 +256,14 @@ class AsyncLease(LeaseView):
         import asyncio
 
         loop, told = asyncio.get_running_loop(), asyncio.Event()
-        self._listen(lambda _loss: loop.call_soon_threadsafe(told.set))
-        while self._held.live:
-            try:
-                async with asyncio.timeout(min(self.remaining, NOTICE_RELEASE_WITHIN)):
-                    await told.wait()
-            except TimeoutError:
-                continue
+        listener = self._listen(lambda _loss: loop.call_soon_threadsafe(told.set))
+        try:
+            while self._held.live:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(self.remaining, NOTICE_RELEASE_WITHIN)):
+                        await told.wait()
+        finally:
+            self._held.listeners.remove(listener)
         return self.lost
 
     def cancel_body_when_lost(self) -> None:
@@ -269,12 +296,15 @@ class AsyncLease(LeaseView):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release. A loss is raised, unless the body raised: then it is added to that error as a note."""
+        await self._leave(None, error)
+
+    async def _leave(self, entry: str | None, error: BaseException | None) -> None:
         if self._is_our_cancellation(error):
             error = None
         if self._held.ended is RELEASED:
             return
         try:
-            await self.release()
+            await self._release(entry)
         except LeaseLost:
             self._loss_inside(error)
         except EngineError as failure:

@@ -3,43 +3,87 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from leasehold.core.acquire import Attempt
 from leasehold.core.worlds import run_blocking
 from leasehold.desk import Desk
 from leasehold.errors import NotAcquired, quoted
-from leasehold.lease import AsyncLease, Lease
+from leasehold.lease import BY_HAND, AsyncLease, Lease, LeaseView
 from leasehold.settings import Terms
 from leasehold.several import AsyncLeases, Leases
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CLEAN_UP_WITHIN = 0.25
 """How long an interrupted blocking call waits for its clean-up; the keeper goes on with it afterwards."""
 
 L = TypeVar("L")
+H = TypeVar("H", Lease, Leases)
+
+
+class _Block(Generic[L]):
+    """A ``with`` block under way, and the lease (or leases) that it holds."""
+
+    __slots__ = ("__weakref__", "entry", "lease", "over")
+
+    def __init__(self, lease: L, entry: str | None) -> None:
+        self.lease, self.entry, self.over = lease, entry, False
 
 
 class _Entered(Generic[L]):
-    """The leases of blocks that are under way, for each thread or task that shares the lock."""
+    """The blocks under way, innermost last, for each thread or task that shares the lock.
+
+    An interruption may leave behind a block that is over; it is passed by.
+    """
 
     __slots__ = ("_stacks",)
 
     def __init__(self) -> None:
-        self._stacks: dict[int, list[L]] = {}
+        self._stacks: dict[int, list[_Block[L]]] = {}
 
-    def push(self, caller: int, lease: L) -> None:
-        self._stacks.setdefault(caller, []).append(lease)
+    def enter(self, caller: int, block: _Block[L]) -> None:
+        self._stacks.setdefault(caller, []).append(block)
 
-    def pop(self, caller: int) -> L:
+    def innermost(self, caller: int) -> _Block[L]:
         stack = self._stacks[caller]
-        lease = stack.pop()
+        while stack[-1].over:
+            stack.pop()
+        return stack[-1]
+
+    def tidy(self, caller: int) -> None:
+        stack = self._stacks.get(caller, [])
+        while stack and stack[-1].over:
+            stack.pop()
         if not stack:
-            del self._stacks[caller]
-        return lease
+            self._stacks.pop(caller, None)
+
+
+class _BlockingBlocks(Generic[H]):
+    """How ``with`` blocks of the blocking world end."""
+
+    __slots__ = ()
+    _entered: _Entered[H]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release. A loss is raised, unless the body raised: then it is added to that error as a note."""
+        block = None
+        try:
+            block = self._entered.innermost(threading.get_ident())
+            block.over = True
+            block.lease._leave(block.entry, error)
+            self._entered.tidy(threading.get_ident())
+        except Exception:
+            self._entered.tidy(threading.get_ident())
+            raise
+        except BaseException:
+            # A signal: the block ends all the same, and nobody may go on renewing for it.
+            block = block or self._entered.innermost(threading.get_ident())
+            block.over = True
+            block.lease._drop(block.entry)
+            raise
 
 
 class _Named:
@@ -55,12 +99,32 @@ class _Named:
         """The name to be held."""
         return self._terms.name
 
+    def _enter_again(self, caller: object, entry: str) -> Any:
+        """The lease that this caller holds already, if the lock is reentrant; it has one more entry then."""
+        leases = self._desk.reentrant.get(caller)
+        lease = leases.get(self._terms.name) if leases is not None else None
+        if lease is None or not lease._entries:
+            return None
+        lease.check()
+        lease._entries.add(entry)
+        return lease
+
+    def _enter_first(self, caller: object, entry: str, lease: LeaseView) -> None:
+        lease._entries = {entry}
+        self._desk.reentrant.setdefault(caller, weakref.WeakValueDictionary())[self._terms.name] = lease
+
+    def _withdraw(self, caller: object, attempt: Attempt) -> None:
+        """After an interruption: whatever lease this attempt has entered, it does not hold it."""
+        for lease in list(self._desk.reentrant.get(caller, {}).values()):
+            lease._entries.discard(attempt.want.holder)
+            lease._entries.discard(BY_HAND + attempt.want.holder)
+
     def __repr__(self) -> str:
         terms = self._terms
         return f"<{type(self).__name__} {quoted(terms.name)} {terms.mode} ttl={terms.ttl:g} wait={terms.wait:g}>"
 
 
-class Lock(_Named):
+class Lock(_BlockingBlocks[Lease], _Named):
     """A lock of the blocking world.
 
     Use it in a ``with`` block, which raises `NotAcquired` when the wait runs out: the body never runs unheld.
@@ -76,54 +140,56 @@ class Lock(_Named):
         """Take the lock within its wait, or raise `NotAcquired`."""
         attempt = self._desk.attempt(self._terms)
         try:
-            return self._take(attempt, self._terms.wait)
+            return self._take(attempt, self._terms.wait, BY_HAND)
         except BaseException as error:
-            _clean_up(self._desk, [attempt], error)
+            self._clean_up(attempt, error)
             raise
 
     def try_acquire(self) -> Lease | None:
         """Take the lock if it is free now; None if it is not."""
         attempt = self._desk.attempt(self._terms)
         try:
-            return self._take(attempt, 0.0)
+            return self._take(attempt, 0.0, BY_HAND)
         except NotAcquired:
             return None
         except BaseException as error:
-            _clean_up(self._desk, [attempt], error)
+            self._clean_up(attempt, error)
             raise
 
-    def _take(self, attempt: Attempt, wait: float) -> Lease:
+    def _take(self, attempt: Attempt, wait: float, how: str) -> Lease:
         if not self._terms.reentrant:
             return run_blocking(self._desk.hold(self._terms, attempt, wait, Lease))
-        caller = (threading.get_ident(), self._terms.name)
-        lease: Lease | None = self._desk.reentrant.get(caller)
-        if lease is not None:
-            lease.check()
-            lease._entries += 1
-            return lease
-        lease = run_blocking(self._desk.hold(self._terms, attempt, wait, Lease))
-        self._desk.reentrant[caller] = lease
-        lease._on_end = lambda: self._desk.reentrant.pop(caller, None)
+        caller, entry = threading.current_thread(), how + attempt.want.holder
+        lease: Lease | None = self._enter_again(caller, entry)
+        if lease is None:
+            lease = run_blocking(self._desk.hold(self._terms, attempt, wait, Lease))
+            self._enter_first(caller, entry, lease)
         return lease
+
+    def _clean_up(self, attempt: Attempt, error: BaseException) -> None:
+        if self._terms.reentrant:
+            self._withdraw(threading.current_thread(), attempt)
+        _clean_up(self._desk, [attempt], error)
 
     def __enter__(self) -> Lease:
         """Hold the lock until the end of the block."""
         attempt = self._desk.attempt(self._terms)
+        block = None
         # A signal may arrive after the lease was granted and before the block has begun: until this method returns,
         # whatever was granted is given back.
         try:
-            lease = self._take(attempt, self._terms.wait)
-            self._entered.push(threading.get_ident(), lease)
+            lease = self._take(attempt, self._terms.wait, "")
+            block = _Block(lease, attempt.want.holder)
+            if not self._terms.reentrant:
+                # The block is what holds it, and lives no longer than its lock: who still has the lease only looks.
+                lease._held.owner = weakref.ref(block)
+            self._entered.enter(threading.get_ident(), block)
             return lease
         except BaseException as error:
-            _clean_up(self._desk, [attempt], error)
+            if block is not None:
+                block.over = True
+            self._clean_up(attempt, error)
             raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Release. A loss is raised, unless the body raised: then it is added to that error as a note."""
-        self._entered.pop(threading.get_ident()).__exit__(kind, error, trace)
 
 
 class AsyncLock(_Named):
@@ -137,51 +203,50 @@ class AsyncLock(_Named):
 
     async def acquire(self) -> AsyncLease:
         """Take the lock within its wait, or raise `NotAcquired`."""
-        attempt = self._desk.attempt(self._terms)
-        try:
-            return await self._take(attempt, self._terms.wait)
-        except BaseException:
-            self._desk.abandon([attempt])
-            raise
+        return await self._guarded(self._desk.attempt(self._terms), self._terms.wait, BY_HAND)
 
     async def try_acquire(self) -> AsyncLease | None:
         """Take the lock if it is free now; None if it is not."""
-        attempt = self._desk.attempt(self._terms)
         try:
-            return await self._take(attempt, 0.0)
+            return await self._guarded(self._desk.attempt(self._terms), 0.0, BY_HAND)
         except NotAcquired:
             return None
+
+    async def _guarded(self, attempt: Attempt, wait: float, how: str) -> AsyncLease:
+        try:
+            return await self._take(attempt, wait, how)
         except BaseException:
             self._desk.abandon([attempt])
             raise
 
-    async def _take(self, attempt: Attempt, wait: float) -> AsyncLease:
+    async def _take(self, attempt: Attempt, wait: float, how: str) -> AsyncLease:
         if not self._terms.reentrant:
             return await self._desk.hold(self._terms, attempt, wait, AsyncLease)
-        caller = (_current_task(), self._terms.name)
-        lease: AsyncLease | None = self._desk.reentrant.get(caller)
-        if lease is not None:
-            lease.check()
-            lease._entries += 1
-            return lease
-        lease = await self._desk.hold(self._terms, attempt, wait, AsyncLease)
-        self._desk.reentrant[caller] = lease
-        lease._on_end = lambda: self._desk.reentrant.pop(caller, None)
+        caller, entry = _current_task(), how + attempt.want.holder
+        lease: AsyncLease | None = self._enter_again(caller, entry)
+        if lease is None:
+            lease = await self._desk.hold(self._terms, attempt, wait, AsyncLease)
+            self._enter_first(caller, entry, lease)
         return lease
 
     async def __aenter__(self) -> AsyncLease:
         """Hold the lock until the end of the block."""
-        lease = await self.acquire()
+        attempt = self._desk.attempt(self._terms)
+        lease = await self._guarded(attempt, self._terms.wait, "")
         if self._terms.on_lost == "cancel":
             lease.cancel_body_when_lost()
-        self._entered.push(_current_task(), lease)
+        self._entered.enter(id(_current_task()), _Block(lease, attempt.want.holder))
         return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release. A loss is raised, unless the body raised: then it is added to that error as a note."""
-        await self._entered.pop(_current_task()).__aexit__(kind, error, trace)
+        caller = id(_current_task())
+        block = self._entered.innermost(caller)
+        block.over = True
+        self._entered.tidy(caller)
+        await block.lease._leave(block.entry, error)
 
 
 class _Names:
@@ -205,7 +270,7 @@ class _Names:
         return f"<{type(self).__name__} {len(self._terms)} names wait={self._wait:g}>"
 
 
-class Several(_Names):
+class Several(_BlockingBlocks[Leases], _Names):
     """Several names at once, all or nothing, without deadlock; in the blocking world."""
 
     __slots__ = ("_entered",)
@@ -216,34 +281,35 @@ class Several(_Names):
 
     def acquire(self) -> Leases:
         """Take all names within the wait, or raise `NotAcquired` that names the one that was not free."""
-        return self._guarded(self._wait, lambda _leases: None)
+        return self._guarded(self._wait, None)
 
     def try_acquire(self) -> Leases | None:
         """Take all names if they are free now; None if one is not."""
         try:
-            return self._guarded(0.0, lambda _leases: None)
+            return self._guarded(0.0, None)
         except NotAcquired:
             return None
 
-    def _guarded(self, wait: float, enter: Callable[[Leases], object]) -> Leases:
+    def _guarded(self, wait: float, entered: _Entered[Leases] | None) -> Leases:
         attempts = self._attempts()
+        block = None
         try:
             leases = Leases(run_blocking(self._desk.hold_several(self._terms, attempts, wait, Lease)))
-            enter(leases)
+            if entered is not None:
+                block = _Block(leases, None)
+                for lease in leases:
+                    lease._held.owner = weakref.ref(block)
+                entered.enter(threading.get_ident(), block)
             return leases
         except BaseException as error:
+            if block is not None:
+                block.over = True
             _clean_up(self._desk, attempts, error)
             raise
 
     def __enter__(self) -> Leases:
         """Hold all names until the end of the block."""
-        return self._guarded(self._wait, lambda leases: self._entered.push(threading.get_ident(), leases))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Release all, in the opposite order."""
-        self._entered.pop(threading.get_ident()).__exit__(kind, error, trace)
+        return self._guarded(self._wait, self._entered)
 
 
 class AsyncSeveral(_Names):
@@ -280,14 +346,18 @@ class AsyncSeveral(_Names):
         for lease in leases:
             if self._terms[lease.name].on_lost == "cancel":
                 lease.cancel_body_when_lost()
-        self._entered.push(_current_task(), leases)
+        self._entered.enter(id(_current_task()), _Block(leases, None))
         return leases
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release all, in the opposite order."""
-        await self._entered.pop(_current_task()).__aexit__(kind, error, trace)
+        caller = id(_current_task())
+        block = self._entered.innermost(caller)
+        block.over = True
+        self._entered.tidy(caller)
+        await block.lease._leave(block.entry, error)
 
 
 def _clean_up(desk: Desk, attempts: list[Attempt], error: BaseException) -> None:
@@ -297,7 +367,7 @@ def _clean_up(desk: Desk, attempts: list[Attempt], error: BaseException) -> None
             done.wait(CLEAN_UP_WITHIN)
 
 
-def _current_task() -> int:
+def _current_task() -> object:
     import asyncio
 
-    return id(asyncio.current_task())
+    return asyncio.current_task()

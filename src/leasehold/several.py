@@ -50,6 +50,10 @@ class _Together(Generic[L]):
         for lease in self._leases:
             lease.check(need)
 
+    def _drop(self, entry: str | None) -> None:
+        for lease in self._leases:
+            lease._drop(entry)
+
 
 class Leases(_Together[Lease]):
     """Several leases of the blocking world."""
@@ -67,6 +71,9 @@ class Leases(_Together[Lease]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._leave(None, error)
+
+    def _leave(self, _entry: str | None, error: BaseException | None) -> None:
         with contextlib.ExitStack() as stack:
             for lease in self._leases:
                 stack.push(lease)
@@ -90,6 +97,9 @@ class AsyncLeases(_Together[AsyncLease]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._leave(None, error)
+
+    async def _leave(self, _entry: str | None, error: BaseException | None) -> None:
         async with contextlib.AsyncExitStack() as stack:
             for lease in self._leases:
                 stack.push_async_exit(lease)
