@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec
 
 import pytest
 
@@ -49,6 +49,8 @@ class EngineUnderTest:
     """Where its server listens, if a proxy can be put before it."""
     url_at: Callable[[str, int], str] | None = None
     """The engine's URL when it is reached at another host and port: a proxy's."""
+    interruptions: int | None = None
+    """At how many points each kind of use is interrupted, evenly spread; None: at every one."""
     slack: float = 0.5
     """How much later than promised things may happen because the machine that runs the tests is busy, in seconds."""
 
@@ -181,28 +183,29 @@ class Stage:
             await client.close()
 
 
-Scenario = Callable[[Stage], Awaitable[None]]
+Parameters = ParamSpec("Parameters")
+Scenario = Callable[Concatenate[Stage, Parameters], Awaitable[None]]
 
 
-def scenario(*needs: Need, worlds: tuple[World, ...] = BOTH) -> Callable[[Scenario], Callable[[Stage], None]]:
+def scenario(*needs: Need, worlds: tuple[World, ...] = BOTH) -> Callable[[Scenario[Parameters]], Any]:
     """Make a test of an async scenario: once in each world, where the engine has what the scenario needs."""
 
-    def decorate(play: Scenario) -> Callable[[Stage], None]:
+    def decorate(play: Scenario[Parameters]) -> Any:
         @functools.wraps(play)
-        def test(stage: Stage) -> None:
+        def test(stage: Stage, *arguments: Parameters.args, **more: Parameters.kwargs) -> None:
             stage.require(needs)
-            asyncio.run(perform(play, stage))
+            asyncio.run(perform(functools.partial(play, stage, *arguments, **more), stage))
 
         return pytest.mark.parametrize("world", worlds)(test)
 
     return decorate
 
 
-async def perform(play: Scenario, stage: Stage) -> None:
+async def perform(play: Callable[[], Awaitable[None]], stage: Stage) -> None:
     """Run a scenario to its end, and clear the stage whatever happens."""
     try:
         async with asyncio.timeout(SCENARIO_WITHIN):
-            await play(stage)
+            await play()
     finally:
         await stage.clear()
 

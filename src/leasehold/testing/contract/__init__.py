@@ -1,6 +1,8 @@
 """The contract that every engine keeps."""
 
+# ruff: noqa: F403
 from leasehold.testing.contract.fencing import *
+from leasehold.testing.contract.interruptions import *
 from leasehold.testing.contract.keeping import *
 from leasehold.testing.contract.kinds import *
 from leasehold.testing.contract.outages import *
