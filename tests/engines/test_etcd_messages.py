@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from leasehold.wires import etcd_messages as messages
 from leasehold.wires.etcd_messages import Key, Malformed, Message, News
 
-# As a server of version 3.4.23 sent them: the answer to a transaction that wrote a key and looked at it, and what a watch
-# said when that key was deleted.
+# As a server of version 3.4.23 sent them: the answer to a transaction that wrote a key and looked at it, and what a
+# watch said when that key was deleted.
 TXN_ANSWER = bytes.fromhex(
     "0a1a0887d5edba8fd59dc10410c0c0caafc1ba96892e18cbbb02200210011a0812060a0418cbbb02"
     "1a240a220a0418cbbb0212180a056b2f61303110cbbb0218cbbb0220012a017630c9d9042001"
