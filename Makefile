@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 # The servers that `make test` gets and runs against; `make test SERVERS=` runs without, skipping their tests.
-SERVERS ?= redis valkey etcd
+SERVERS ?= redis valkey etcd postgresql pgbouncer
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 # How many simulated histories `make sim` explores.

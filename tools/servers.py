@@ -108,6 +108,7 @@ ENGINES: Mapping[str, Engine] = {
         places=("/usr/lib/postgresql/*/bin/postgres",),
         beside=("initdb",),
     ),
+    "pgbouncer": Engine(program="pgbouncer", packages=("pgbouncer",), places=("/usr/sbin/pgbouncer",)),
     "mariadb": Engine(
         program="mariadbd",
         packages=("mariadb-server",),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import cast
 
 from leasehold.core.engine import EngineFamily
-from leasehold.errors import InvalidURL, Misuse
+from leasehold.errors import InvalidURL, Misuse, NotSupported
 
 Opener = Callable[..., EngineFamily]
 
@@ -24,9 +24,19 @@ _BUILT_IN = {
     "valkeys": "leasehold.engines.redis",
     "etcd": "leasehold.engines.etcd",
     "etcds": "leasehold.engines.etcd",
+    "postgresql": "leasehold.engines.postgres",
+    "postgres": "leasehold.engines.postgres",
+    "postgresql+session": "leasehold.engines.postgres",
 }
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30}):", re.ASCII)
-_CLIENT_PACKAGES = {"redis": "leasehold.engines.redis", "valkey": "leasehold.engines.redis"}
+_CLIENT_PACKAGES = {
+    "redis": "leasehold.engines.redis",
+    "valkey": "leasehold.engines.redis",
+    "psycopg": "leasehold.engines.postgres",
+}
+_EXTRAS = {"hiredis": "redis", "grpc": "etcd", "psycopg": "postgresql"}
+"""What to install for a package that an engine lacks."""
+_SQLALCHEMY_DIALECTS = {"postgresql": "leasehold.engines.postgres"}
 
 
 def open_family(on: object, *, namespace: str, label: str) -> EngineFamily:
@@ -42,8 +52,11 @@ def _opener(on: object) -> Opener:
     if isinstance(on, str):
         return _opener_for_url(on)
     package = type(on).__module__.partition(".")[0]
-    if package in _CLIENT_PACKAGES:
-        return _load(_CLIENT_PACKAGES[package])
+    module = _CLIENT_PACKAGES.get(package)
+    if package == "sqlalchemy":
+        module = _SQLALCHEMY_DIALECTS.get(getattr(getattr(on, "dialect", None), "name", ""))
+    if module is not None:
+        return _load(module)
     raise Misuse(
         f"an engine is a URL, a pathlib.Path or a client object of a supported library, not {type(on).__name__}; "
         f"URLs start with {_known_schemes()}"
@@ -75,4 +88,10 @@ def _known_schemes() -> str:
 
 
 def _load(module: str) -> Opener:
-    return cast("Opener", importlib.import_module(module).open_engine)
+    try:
+        return cast("Opener", importlib.import_module(module).open_engine)
+    except ModuleNotFoundError as missing:
+        extra = _EXTRAS.get((missing.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise NotSupported(f"this engine needs the package {missing.name}: pip install 'leasehold[{extra}]'") from None

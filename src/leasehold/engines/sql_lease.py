@@ -45,7 +45,10 @@ class Line(Protocol):
         ...
 
 
-class SqlWire(Protocol):
+LineT = TypeVar("LineT", bound=Line)
+
+
+class SqlWire(Protocol[LineT]):
     """Our path to the server, in one of the worlds."""
 
     @property
@@ -53,16 +56,16 @@ class SqlWire(Protocol):
         """The world that it blocks or suspends in."""
         ...
 
-    async def lend(self, until: float) -> Line:
+    async def lend(self, until: float) -> LineT:
         """A connection, to be given back in good order, or else dropped."""
         ...
 
-    def give_back(self, line: Line) -> None:
+    def give_back(self, line: LineT) -> None:
         """It is in no transaction, and owes no answer."""
         ...
 
-    def drop(self, line: Line) -> None:
-        """Close one that may be in a transaction, which undoes it."""
+    def drop(self, line: LineT, error: BaseException) -> None:
+        """Close one that may be in a transaction, which undoes it; the error may say more about the others, too."""
         ...
 
     async def listen(self, holder: str, until: float) -> str:
@@ -94,7 +97,7 @@ class Changed(NamedTuple, Generic[T]):
 Step = Callable[[Record], Changed[T]]
 
 
-class SqlLeaseEngine(ABC):
+class SqlLeaseEngine(ABC, Generic[LineT]):
     """The operations, the same in both worlds and on every SQL server."""
 
     begin: Request
@@ -104,7 +107,7 @@ class SqlLeaseEngine(ABC):
     lazily: Request | None = None
     """Makes a transaction not wait for the disk."""
 
-    def __init__(self, facts: Facts, leases: LeaseTable, wire: SqlWire) -> None:
+    def __init__(self, facts: Facts, leases: LeaseTable, wire: SqlWire[LineT]) -> None:
         self.facts, self.world = facts, wire.world
         self._leases, self._wire = leases, wire
         # Names that were last seen with a queue or with several holders: there a single statement will not do.
@@ -256,8 +259,8 @@ class SqlLeaseEngine(ABC):
         line = await self._wire.lend(until)
         try:
             answers = await line.ask_all(requests, until, commits=commits)
-        except BaseException:
-            self._wire.drop(line)
+        except BaseException as error:
+            self._wire.drop(line, error)
             raise
         self._wire.give_back(line)
         return answers
@@ -295,8 +298,8 @@ class SqlLeaseEngine(ABC):
             if wake is not None:
                 writes.append(wake)
             answers = await line.ask_all([*writes, self.commit], until, commits=True)
-        except BaseException:
-            self._wire.drop(line)
+        except BaseException as error:
+            self._wire.drop(line, error)
             raise
         self._wire.give_back(line)
         self._note_crowd(name, record)

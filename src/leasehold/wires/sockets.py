@@ -32,7 +32,10 @@ class Bell(Protocol):
 class Sockets(Protocol):
     """Waiting, in one of the worlds. Every `until` is a time on the world's clock."""
 
-    world: World
+    @property
+    def world(self) -> World:
+        """The world that it blocks or suspends in."""
+        ...
 
     async def ready(self, socket: int, *, to_write: bool, until: float) -> bool:
         """Return True when the socket can be read from (or written to), or has failed; False at `until`."""

@@ -1,0 +1,166 @@
+"""PostgreSQL: leases in tables, by the database's clock, with no connection held between requests.
+
+Taking a free name is one statement, and so is giving it back; waiters are woken by NOTIFY. For locks that live and die
+with a connection see `leasehold.engines.postgres_session`.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Sequence
+from typing import Final
+
+from leasehold.core.engine import Purpose, Renewal, Want
+from leasehold.core.table import Place
+from leasehold.engines.postgres_facts import SETTINGS, lease_facts, warn_if_weak
+from leasehold.engines.sql_lease import SqlLeaseEngine
+from leasehold.wires.postgres import PostgresWire, asyncio_wire, blocking_wire
+from leasehold.wires.postgres_line import Line
+from leasehold.wires.postgres_listen import key_of
+from leasehold.wires.postgres_tables import CLOCK, dialect_of, prefix_of, tables_sql
+from leasehold.wires.postgres_target import Target, target_from_client, target_from_url, warn_of_transport
+from leasehold.wires.redis_target import Hidden
+from leasehold.wires.sql_table import LeaseTable, Request, Statement
+
+__all__ = ["PostgresEngine", "PostgresFamily", "open_engine", "tables_sql"]
+
+_LAZILY: Final = "(SELECT set_config('synchronous_commit', 'off', true)) AS lazily"
+"""In a FROM clause: the transaction does not wait for the disk."""
+
+# The clock is read anew at each place: what stands in VALUES is evaluated before the row is locked, and the rest after.
+_TAKE_FREE: Final = """
+INSERT INTO {prefix}lease AS l
+SELECT $1, $2, greatest(meta.base + 1, {now}), {now}, 0, 0, $3, {now}, {now} + $4, $4, 0, $5, $6
+FROM {prefix}meta AS meta{lazily}
+ON CONFLICT (namespace, name) DO UPDATE SET
+    token = greatest(l.token + 1, {now}), turn_since = {now}, holder = $3, since = {now}, expires = {now} + $4,
+    lasts = $4, beat = 0, delay = $5, about = $6
+WHERE l.crowd = 0 AND l.closed_until <= {now} AND (l.holder IS NULL OR (l.expires <= {now} AND l.delay = 0))
+RETURNING token
+"""
+_RELEASE_ALONE: Final = """
+UPDATE {prefix}lease SET holder = NULL, turn_since = {now} FROM {lazily}
+WHERE namespace = $1 AND name = $2 AND holder = $3 AND crowd = 0 AND expires > {now} RETURNING 1
+"""
+_RENEW: Final = """
+UPDATE {prefix}{table} AS l SET
+    lasts = greatest(l.lasts, r.ttl), expires = {now} + greatest(l.lasts, r.ttl), beat = l.beat + 1
+FROM jsonb_to_recordset($2::jsonb) AS r(name text, holder text, token bigint, ttl bigint)
+WHERE l.namespace = $1 AND l.name = r.name AND l.holder = r.holder AND l.token = r.token AND l.expires > {now}
+RETURNING l.holder, l.token
+"""
+# Who listens holds the lock; who gets it finds nobody there, and gives it back with the end of the transaction.
+_WAKE: Final = (
+    "SELECT CASE WHEN pg_try_advisory_xact_lock($3::bigint) THEN false ELSE pg_notify($1, $2)::text IS NOT NULL END"
+)
+
+
+class PostgresEngine(SqlLeaseEngine[Line]):
+    """The operations in PostgreSQL's words."""
+
+    begin = Request(Statement("BEGIN", "leasehold_begin"))
+    commit = Request(Statement("COMMIT", "leasehold_commit"))
+    read = Request(Statement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "leasehold_read"))
+    lazily: Request | None = Request(
+        Statement("SELECT set_config('synchronous_commit', 'off', true)", "leasehold_lazily")
+    )
+
+    def __init__(self, family: PostgresFamily, wire: PostgresWire) -> None:
+        super().__init__(family.facts, family.leases, wire)
+        self._family, self._ask, self._namespace = family, wire.ask, family.leases.namespace
+        self._statements = family.statements
+
+    async def _take_free(self, want: Want, until: float) -> int:
+        values = (
+            self._namespace,
+            want.name,
+            want.holder,
+            int(want.ttl * 1_000_000),
+            int(want.delay * 1_000_000),
+            want.about,
+        )
+        rows = await self._ask(Request(self._statements["take_free"], values), until)
+        return rows[0][0] if rows else 0
+
+    async def _release_alone(self, name: str, holder: str, until: float) -> bool:
+        values = (self._namespace, name, holder)
+        return bool(await self._ask(Request(self._statements["release_alone"], values), until))
+
+    async def _renew_some(self, leases: Sequence[Renewal], until: float) -> list[bool]:
+        asked = json.dumps(
+            [
+                {"name": one.name, "holder": one.holder, "token": one.token, "ttl": int(one.ttl * 1_000_000)}
+                for one in leases
+            ]
+        )
+        both = [Request(self._statements[table], (self._namespace, asked)) for table in ("renew_lease", "renew_seat")]
+        [_, *answers, _] = await self._ask_all([self.begin, *both, self.commit], until, commits=True)
+        kept = {row for rows in answers for row in rows}
+        return [(one.holder, one.token) in kept for one in leases]
+
+    def _wake_up(self, place: Place) -> Request | None:
+        key = key_of(place.address)
+        return None if key is None else Request(self._statements["wake"], (place.address, place.holder, key))
+
+    async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
+        """Warn where grants or tokens may be lost."""
+        if purpose == "correctness":
+            [settings] = await self._ask(Request(self._statements["settings"]), until)
+            warn_if_weak(self.facts.address, settings, durable=self._family.target.durable)
+
+    def forked(self) -> None:
+        """Let go of every connection of the family: the keeper's, too, has no thread in a child."""
+        self._family.forked()
+
+
+class PostgresFamily:
+    """One database, and how to reach it in each world."""
+
+    def __init__(self, target: Target, namespace: str, label: str, *, clock: str = CLOCK) -> None:
+        """`clock` is the server's own, except in tests."""
+        self.facts = lease_facts(target.address)
+        self.target, self._label = target, label
+        self.leases = LeaseTable(dialect_of(target.schema, clock), namespace)
+        words = {"prefix": prefix_of(target.schema), "now": clock}
+        texts = {
+            "take_free": _TAKE_FREE.format(lazily="" if target.durable else f", {_LAZILY}", **words),
+            "release_alone": _RELEASE_ALONE.format(lazily=_LAZILY, **words),
+            "renew_lease": _RENEW.format(table="lease", **words),
+            "renew_seat": _RENEW.format(table="seat", **words),
+            "wake": _WAKE,
+            "settings": SETTINGS,
+        }
+        self.statements = {name: Statement(text, f"leasehold_{name}") for name, text in texts.items()}
+        self._wires: weakref.WeakSet[PostgresWire] = weakref.WeakSet()
+
+    def __repr__(self) -> str:
+        return f"<PostgresFamily {self.facts.address}>"
+
+    def blocking(self) -> PostgresEngine:
+        """An engine whose operations block. Threads may share it."""
+        return self._engine(blocking_wire(self.target, self._label))
+
+    def asyncio(self) -> PostgresEngine:
+        """An engine for the running event loop. Tasks may share it."""
+        return self._engine(asyncio_wire(self.target, self._label))
+
+    def _engine(self, wire: PostgresWire) -> PostgresEngine:
+        self._wires.add(wire)
+        return PostgresEngine(self, wire)
+
+    def forked(self) -> None:
+        """In a forked child: let go of every inherited connection, of whichever engine."""
+        for wire in list(self._wires):
+            wire.forked()
+
+
+def open_engine(on: str | object, *, namespace: str, client_label: str) -> PostgresFamily:
+    """Open the engine behind a URL or a client object. Nothing is sent before the first operation."""
+    if isinstance(on, str):
+        on = Hidden(on)
+        target = target_from_url(on)
+    else:
+        target = target_from_client(on)
+    warn_of_transport(target, stacklevel=2)
+    return PostgresFamily(target, namespace, client_label)

@@ -1,0 +1,255 @@
+"""One connection to PostgreSQL, through libpq's non-blocking calls.
+
+libpq has no time-out for an answer, and psycopg's own command path costs several times what libpq's does. So requests
+are sent and answers read here, each within its own deadline, in whichever world the sockets are waited for in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import psycopg
+from psycopg import pq
+
+from leasehold.errors import EngineError
+from leasehold.wires.postgres_errors import (
+    UNIQUE_VIOLATION,
+    SqlError,
+    cut_off,
+    error_from,
+    nonsense,
+    unanswered,
+    unreachable,
+)
+from leasehold.wires.sockets import Sockets, has_something
+from leasehold.wires.sql_table import Raced, Request, Row, Statement, Value
+
+_FATAL: Final = pq.ExecStatus.FATAL_ERROR
+_SYNC: Final = pq.ExecStatus.PIPELINE_SYNC
+_ABORTED: Final = pq.ExecStatus.PIPELINE_ABORTED
+_BAD: Final = pq.ConnStatus.BAD
+_FAILURES: Final = (OSError, psycopg.Error, SqlError)
+
+
+def _is_true(text: bytes) -> bool:
+    return text == b"t"
+
+
+_READERS: Final[Mapping[int, Callable[[bytes], Any]]] = {16: _is_true, 20: int, 21: int, 23: int}
+"""How values are read, by the type's number; all else is text."""
+
+
+class Line:
+    """One connection. It carries one request at a time, or several together; what leaves answers unread closes it."""
+
+    def __init__(self, pgconn: pq.abc.PGconn, sockets: Sockets, address: str) -> None:
+        pgconn.nonblocking = 1
+        self.sockets = sockets
+        """Whoever uses the line waits for it in a world of its own."""
+        self.prepares = True
+        """Whether the server remembers a statement until it is sent again. Behind some poolers it does not."""
+        self._pgconn, self._address = pgconn, address
+        self._prepared: dict[Statement, bytes] = {}
+
+    @property
+    def socket(self) -> int:
+        """The number of its socket."""
+        return self._pgconn.socket
+
+    @property
+    def claimed_pid(self) -> int:
+        """The process that serves this connection, as told at its beginning; a pooler tells another number."""
+        return self._pgconn.backend_pid
+
+    async def ask(self, request: Request, until: float, *, commits: bool = True) -> list[Row]:
+        """Send one statement, a transaction of its own, and return its rows."""
+        try:
+            return await self.ask_plainly(request, until, commits=commits)
+        except SqlError as error:
+            raise error_from(error, self._address, commits=commits) from None
+
+    async def ask_plainly(self, request: Request, until: float, *, commits: bool = True) -> list[Row]:
+        """The same, but an error of the server is raised as it is."""
+        sent = False
+        try:
+            name = self._prepared.get(request.statement)
+            if name is None and self.prepares:
+                name = await self._prepare(request.statement, until)
+            self._send(request, name)
+            sent = True
+            result = await self._result(until)
+        except _FAILURES as error:
+            raise self._failure(error, sent=sent, commits=commits) from None
+        except BaseException:
+            self.close()
+            raise
+        return self._rows(result)
+
+    async def ask_all(self, requests: Sequence[Request], until: float, *, commits: bool) -> list[list[Row]]:
+        """Send statements together and return the rows of each. After the first that fails, none is carried out.
+
+        An error leaves the connection as it is, perhaps in a transaction.
+        """
+        sent = False
+        try:
+            self._pgconn.enter_pipeline_mode()
+            expected = []
+            for request in requests:
+                name = self._prepared.get(request.statement)
+                if name is None and self.prepares:
+                    name = self._send_prepare(request.statement)
+                    expected.append(False)
+                self._send(request, name)
+                expected.append(True)
+            self._pgconn.pipeline_sync()
+            sent = True
+            results = [await self._result(until) for _ in expected]
+            await self._finish_pipeline(until)
+            self._pgconn.exit_pipeline_mode()
+        except _FAILURES as error:
+            failure = self._failure(error, sent=sent, commits=commits)
+            if isinstance(failure, SqlError):
+                self.close()  # the rest of the answers is not worth reading
+                if failure.sqlstate == UNIQUE_VIOLATION:
+                    raise Raced from None
+                raise error_from(failure, self._address, commits=commits) from None
+            raise failure from None
+        except BaseException:
+            self.close()
+            raise
+        return [self._rows(result) for result, is_asked in zip(results, expected, strict=True) if is_asked]
+
+    def _send(self, request: Request, name: bytes | None) -> None:
+        values = [_packed(value) for value in request.values]
+        if name is not None:
+            self._pgconn.send_query_prepared(name, values)
+        else:
+            self._pgconn.send_query_params(request.statement.text.encode(), values)
+
+    async def _prepare(self, statement: Statement, until: float) -> bytes:
+        name = self._send_prepare(statement)
+        try:
+            await self._result(until)
+        except BaseException:
+            del self._prepared[statement]
+            raise
+        return name
+
+    def _send_prepare(self, statement: Statement) -> bytes:
+        name = self._prepared[statement] = statement.name.encode()
+        self._pgconn.send_prepare(name, statement.text.encode())
+        return name
+
+    async def _result(self, until: float) -> pq.abc.PGresult:
+        """The result of one statement. Raises `SqlError`, after reading what else there is of it."""
+        pgconn, first = self._pgconn, None
+        if pgconn.flush():
+            await self._flush(until)
+        while True:
+            while pgconn.is_busy():
+                await self._fill(until)
+            result = pgconn.get_result()
+            if result is None:
+                break
+            first = first or result
+        if first is None:
+            raise ConnectionError
+        if first.status in {_FATAL, _ABORTED}:
+            state = first.error_field(pq.DiagnosticField.SQLSTATE)
+            if state is None:  # these are libpq's words, not the server's
+                raise ConnectionError
+            words = first.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
+            raise SqlError(state.decode(), words.decode("utf-8", "replace"))
+        return first
+
+    async def _fill(self, until: float) -> None:
+        if not await self.sockets.ready(self._pgconn.socket, to_write=False, until=until):
+            raise TimeoutError
+        self._pgconn.consume_input()
+
+    async def _flush(self, until: float) -> None:
+        """Send what did not fit into the socket at once, reading meanwhile, or both sides would wait for ever."""
+        while self._pgconn.flush():
+            if not await self.sockets.ready(self._pgconn.socket, to_write=True, until=until):
+                raise TimeoutError
+            if has_something(self._pgconn.socket):
+                self._pgconn.consume_input()
+
+    async def _finish_pipeline(self, until: float) -> None:
+        while self._pgconn.is_busy():
+            await self._fill(until)
+        end = self._pgconn.get_result()
+        if end is None or end.status != _SYNC:
+            raise ConnectionError
+
+    def _failure(self, error: Exception, *, sent: bool, commits: bool) -> EngineError | SqlError:
+        """What a failure means for a request; all but the server's own errors end the connection."""
+        if isinstance(error, SqlError):
+            if self._pgconn.status == _BAD:
+                self.close()
+            return error
+        self.close()
+        if not sent:
+            return unreachable(self._address, "the connection broke")
+        failed = unanswered if isinstance(error, TimeoutError) else cut_off
+        return failed(self._address, commits=commits)
+
+    def _rows(self, result: pq.abc.PGresult) -> list[Row]:
+        columns = range(result.nfields)
+        readers = [_READERS.get(result.ftype(column), bytes.decode) for column in columns]
+        try:
+            return [
+                tuple(
+                    None if (value := result.get_value(row, column)) is None else readers[column](value)
+                    for column in columns
+                )
+                for row in range(result.ntuples)
+            ]
+        except ValueError as error:
+            raise nonsense(error, self._address) from None
+
+    def notifications(self) -> list[tuple[str, str]]:
+        """Read what the socket has, and return channels and payloads; raises `ConnectionError` when it broke."""
+        try:
+            self._pgconn.consume_input()
+            found = []
+            while (notification := self._pgconn.notifies()) is not None:
+                found.append((notification.relname.decode(), notification.extra.decode("utf-8", "replace")))
+        except psycopg.Error:
+            raise ConnectionError from None
+        if self._pgconn.status == _BAD:
+            raise ConnectionError
+        return found
+
+    def is_usable(self) -> bool:
+        """Whether an idle line can carry a request: it is open, and the server has not hung up."""
+        if self._pgconn.status == _BAD:
+            return False
+        if has_something(self._pgconn.socket):
+            try:
+                self.notifications()
+            except ConnectionError:
+                return False
+            # Also after the server's last words its end of the connection can be read from: it has closed it.
+            return not has_something(self._pgconn.socket)
+        return True
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._pgconn.finish()
+
+    def let_go(self) -> None:
+        """Close this process's end only: after a fork the parent goes on using the connection.
+
+        psycopg does not end a connection that another process has opened when it is collected.
+        """
+        if self._pgconn.status != _BAD:
+            os.close(self._pgconn.socket)
+
+
+def _packed(value: Value) -> bytes | None:
+    if value is None:
+        return None
+    return value.encode() if isinstance(value, str) else b"%d" % value

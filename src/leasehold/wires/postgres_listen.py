@@ -1,0 +1,210 @@
+"""Hearing wake-ups: one connection of an engine listens, on a channel that only it has, for all who wait.
+
+While it is open it keeps an advisory lock whose key is in the channel's name: whoever is about to wake somebody here
+finds out, by the same lock, whether anybody hears it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from leasehold.wires.postgres_line import Line
+from leasehold.wires.sockets import Bell, Sockets
+
+LONGEST_LEAD: Final = 5.0
+"""A thread that reads for the others does so for no longer; if it was interrupted, another takes over then."""
+LONGEST_OPENING: Final = 1.0
+ASKS_AGAIN_IN: Final = (0.25, 0.5)
+"""How long one who cannot be woken dozes before it asks again: well within a turn of the queue."""
+_CHANNEL: Final = re.compile(r"leasehold_([0-9a-f]{16})", re.ASCII)
+
+
+def new_channel(nonce: str) -> str:
+    """A channel that nobody else has."""
+    return f"leasehold_{nonce[:16]}"
+
+
+def key_of(channel: str) -> int | None:
+    """The key of the lock that the listener on this channel holds, a signed number of 64 bits; None if it is none."""
+    match = _CHANNEL.fullmatch(channel)
+    return None if match is None else (int(match[1], 16) ^ 2**63) - 2**63
+
+
+class Ear:
+    """A connection that listens on a channel. Without one (a pooler is in between), nobody can be woken."""
+
+    __slots__ = ("channel", "line", "loop", "socket")
+
+    def __init__(self, line: Line | None, channel: str) -> None:
+        self.line, self.channel = line, channel
+        self.socket = -1 if line is None else line.socket
+        self.loop: Any = None
+        """The event loop that reads from it."""
+
+
+class Waiter:
+    """One holder that waits to be woken, through the ear that it was queued with."""
+
+    __slots__ = ("bell", "ear", "woken")
+
+    def __init__(self, ear: Ear, bell: Bell) -> None:
+        self.ear, self.bell, self.woken = ear, bell, False
+
+    def wake(self) -> None:
+        """Let it return from its wait, now or when it comes to wait."""
+        self.woken = True
+        self.bell.ring()
+
+
+class Listener(ABC):
+    """Who waits, and the connection that is opened when somebody does."""
+
+    def __init__(self, sockets: Sockets, open_ear: Callable[[float], Awaitable[Ear]]) -> None:
+        self._sockets, self._world, self._open_ear = sockets, sockets.world, open_ear
+        self._waiters: dict[str, Waiter] = {}
+        self._ear: Ear | None = None
+        self._opened_by = 0.0
+        """Until when somebody is about to open the connection."""
+
+    async def listen(self, holder: str, until: float) -> str:
+        """Be ready for the wake-ups of a holder; returns the channel that they come on, or nothing."""
+        while (ear := self._usable()) is None:
+            await self._open(until)
+        self._waiters[holder] = Waiter(ear, self._sockets.bell())
+        return ear.channel
+
+    def _usable(self) -> Ear | None:
+        return self._ear
+
+    async def _open(self, until: float) -> None:
+        """Open the connection, or give another who does a little time for it."""
+        now = self._world.now()
+        if now < self._opened_by:
+            await self._world.sleep(min(0.005, self._opened_by - now))
+            return
+        # Should two do so at the same time, the waiters of the one that is replaced ask again at once.
+        self._opened_by = min(until, now + LONGEST_OPENING)
+        try:
+            self._ear = await self._open_ear(until)
+            self._opened(self._ear)
+        finally:
+            self._opened_by = 0.0
+
+    @abstractmethod
+    def _opened(self, ear: Ear) -> None:
+        """Begin to read from it, where nobody has to wait for that."""
+
+    async def wait(self, holder: str, until: float) -> None:
+        """Return when this holder is woken or cannot be woken any more, or at `until`."""
+        waiter = self._waiters.get(holder)
+        if waiter is None or waiter.ear is not self._ear:
+            return
+        if waiter.ear.line is None:
+            least, most = ASKS_AGAIN_IN
+            doze = least + (most - least) * self._world.chance()
+            await self._world.sleep(min(doze, max(until - self._world.now(), 0.0)))
+        else:
+            await self._wait(holder, waiter, until)
+
+    @abstractmethod
+    async def _wait(self, holder: str, waiter: Waiter, until: float) -> None:
+        """Wait for it to be woken."""
+
+    def ignore(self, holder: str) -> None:
+        """No more wake-ups for this holder."""
+        self._waiters.pop(holder, None)
+
+    def _read(self, ear: Ear) -> None:
+        """Hand out the wake-ups that have come; all of them, when the connection broke."""
+        try:
+            heard = ear.line.notifications() if ear.line is not None else []
+        except ConnectionError:
+            self._lose(ear)
+            return
+        for _, holder in heard:
+            waiter = self._waiters.get(holder)
+            if waiter is not None:
+                waiter.wake()
+
+    def _lose(self, ear: Ear) -> None:
+        """Everybody asks again, and queues with another connection."""
+        if self._ear is ear:
+            self._ear = None
+        if ear.line is not None:
+            ear.line.close()
+        for waiter in list(self._waiters.values()):
+            if waiter.ear is ear:
+                waiter.wake()
+
+    def close(self) -> None:
+        """Close the connection; it is opened again when somebody waits."""
+        if self._ear is not None:
+            self._lose(self._ear)
+
+    def forked(self) -> None:
+        """In a forked child: let go of the inherited connection without a word to the server."""
+        ear, self._ear, self._waiters, self._opened_by = self._ear, None, {}, 0.0
+        if ear is not None and ear.line is not None:
+            ear.line.let_go()
+
+
+class BlockingListener(Listener):
+    """Of the threads that wait, one at a time reads for all of them; when it leaves, another one goes on."""
+
+    def __init__(self, sockets: Sockets, open_ear: Callable[[float], Awaitable[Ear]]) -> None:
+        super().__init__(sockets, open_ear)
+        self._guard = threading.Lock()
+        self._read_until = 0.0
+        """Until when somebody reads for the others."""
+        self._dozing: dict[str, Waiter] = {}
+
+    def _opened(self, ear: Ear) -> None:
+        """Who waits reads."""
+
+    async def _wait(self, holder: str, waiter: Waiter, until: float) -> None:
+        try:
+            while not waiter.woken and waiter.ear is self._ear and self._world.now() < until:
+                # Before looking whether somebody reads: who stops to read looks here afterwards.
+                self._dozing[holder] = waiter
+                if self._takes_over(until):
+                    await self._read_for_all(holder, waiter)
+                else:
+                    await waiter.bell.wait(min(until, self._read_until))
+        finally:
+            self._dozing.pop(holder, None)
+            if self._world.now() >= self._read_until:
+                self._hand_over()
+
+    def _takes_over(self, until: float) -> bool:
+        now = self._world.now()
+        with self._guard:
+            if now < self._read_until:
+                return False
+            self._read_until = min(until, now + LONGEST_LEAD)
+            return True
+
+    async def _read_for_all(self, holder: str, waiter: Waiter) -> None:
+        self._dozing.pop(holder, None)
+        ear = waiter.ear
+        try:
+            while not waiter.woken and self._world.now() < self._read_until:
+                if await self._sockets.ready(ear.socket, to_write=False, until=self._read_until):
+                    with self._guard:
+                        self._read(ear)
+        finally:
+            self._read_until = 0.0
+
+    def _hand_over(self) -> None:
+        """Let one of those who doze read from now on."""
+        for waiter in list(self._dozing.values()):
+            waiter.bell.ring()
+            return
+
+    def forked(self) -> None:
+        """In a forked child there are no such threads."""
+        super().forked()
+        self._guard, self._read_until, self._dozing = threading.Lock(), 0.0, {}

@@ -1,0 +1,118 @@
+"""Connections that many callers share, each lent for one step at a time.
+
+There are never more than a few of them: each is a process on the server. Who finds them all lent waits for one, in the
+order of asking.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from leasehold.errors import EngineUnavailable
+from leasehold.wires.postgres_line import Line
+from leasehold.wires.sockets import Bell, Sockets
+
+MOST_LINES: Final = 16
+LONGEST_DOZE: Final = 1.0
+"""After so long, who waits for a connection looks by itself: a caller that was interrupted may have dropped one."""
+
+
+class Pool:
+    """The connections of one engine in one world."""
+
+    def __init__(self, sockets: Sockets, connect: Callable[[float], Awaitable[Line]], address: str) -> None:
+        self._sockets, self._connect, self._address = sockets, connect, address
+        self._idle: list[Line] = []
+        # A line that an interrupted caller has dropped is not counted any more.
+        self._open: weakref.WeakSet[Line] = weakref.WeakSet()
+        self._connecting = 0
+        self._waiting: deque[Bell] = deque()
+        self._pooling = True
+
+    async def lend(self, until: float) -> Line:
+        """A connection, to be given back in good order, or else dropped."""
+        while True:
+            try:
+                line = self._idle.pop()
+            except IndexError:
+                if len(self._open) + self._connecting < MOST_LINES:
+                    return await self._open_another(until)
+                await self._wait_for_one(until)
+                continue
+            if line.is_usable():
+                return line
+            self._discard(line)
+
+    async def _open_another(self, until: float) -> Line:
+        self._connecting += 1
+        try:
+            line = await self._connect(until)
+        finally:
+            self._connecting -= 1
+        self._open.add(line)
+        self._pooling = True
+        return line
+
+    async def _wait_for_one(self, until: float) -> None:
+        world = self._sockets.world
+        if world.now() >= until:
+            raise EngineUnavailable(
+                f"all {MOST_LINES} connections of this process to {self._address} were in use all the time"
+            )
+        bell = self._sockets.bell()
+        self._waiting.append(bell)
+        heard = False
+        try:
+            heard = await bell.wait(min(until, world.now() + LONGEST_DOZE))
+        finally:
+            if not heard:
+                self._leave(bell)
+
+    def _leave(self, bell: Bell) -> None:
+        try:
+            self._waiting.remove(bell)
+        except ValueError:  # it was rung for just then, in vain: the next one shall hear it
+            self._ring()
+
+    def _ring(self) -> None:
+        try:
+            self._waiting.popleft().ring()
+        except IndexError:
+            return
+
+    def give_back(self, line: Line) -> None:
+        """The line is in no transaction, and owes no answer."""
+        if self._pooling:
+            self._idle.append(line)
+            self._ring()
+        else:
+            self._discard(line)
+
+    def drop(self, line: Line) -> None:
+        """Close a line that may be in a transaction, which undoes it."""
+        self._discard(line)
+        self._ring()
+
+    def _discard(self, line: Line) -> None:
+        self._open.discard(line)
+        line.close()
+
+    def close(self) -> None:
+        """Close what is idle; what is in use is closed when it is given back."""
+        self._pooling = False
+        self.drop_idle()
+
+    def drop_idle(self) -> None:
+        """Close what is idle: what it was connected to is not what it should be any more."""
+        while self._idle:
+            self._discard(self._idle.pop())
+
+    def forked(self) -> None:
+        """In a forked child: let go of every inherited connection without a word to the server."""
+        for line in list(self._open):
+            line.let_go()
+        self._idle, self._open, self._waiting = [], weakref.WeakSet(), deque()
+        self._connecting = 0

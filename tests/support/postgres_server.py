@@ -1,0 +1,214 @@
+"""A PostgreSQL server of the tests' own: in a folder of its own, on a free port of the loopback, ended by process id."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import servers
+
+SYSTEM_USER = "postgres"
+"""Who runs the server when the tests run as root, which PostgreSQL refuses to be run by."""
+PASSWORD = "canary-7Qx"
+"""Of the user `leasehold`. Nothing that Leasehold shows may contain it."""
+STARTS_WITHIN = 30.0
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "fsync": "off",  # no test here pulls the plug
+    "max_connections": "400",
+    "shared_buffers": "32MB",
+    "log_min_messages": "fatal",
+    "max_wal_senders": "4",
+}
+
+
+def _as_server_user() -> dict[str, Any]:
+    return {"user": SYSTEM_USER, "group": SYSTEM_USER, "extra_groups": []} if os.geteuid() == 0 else {}
+
+
+class PostgresServer:
+    """One server process; `start` after `stop` or `kill` finds what the folder kept."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+        program = servers.find("postgresql")
+        if program is None:
+            pytest.fail("no PostgreSQL server here; python tools/servers.py ensure postgresql")
+        self.folder, self.data = folder, folder / "data"
+        self._programs = program.parent
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped: list[int] = []
+        self.port = _free_port()
+
+    # Addresses
+
+    @property
+    def url(self) -> str:
+        """For a user who owns the database and is no superuser."""
+        return self.url_at("127.0.0.1", self.port)
+
+    def url_at(self, host: str, port: int) -> str:
+        """The same database by way of another address, such as a proxy's."""
+        return f"postgresql://leasehold:{PASSWORD}@{host}:{port}/leasehold"
+
+    def superuser(self, database: str = "leasehold") -> psycopg.Connection[tuple[Any, ...]]:
+        """A connection that may do everything, in autocommit mode."""
+        return psycopg.connect(
+            host="127.0.0.1", port=self.port, user="postgres", dbname=database, autocommit=True, connect_timeout=10
+        )
+
+    def sql(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Run one statement as the superuser."""
+        with contextlib.closing(self.superuser()) as connection:
+            cursor = connection.execute(query, values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    # Its life
+
+    def create(self) -> None:
+        """Make the data folder, the user and the database."""
+        if os.geteuid() == 0:
+            shutil.chown(self.folder, SYSTEM_USER, SYSTEM_USER)
+        self._run(
+            "initdb", "--pgdata", str(self.data), "--username", "postgres", "--auth", "trust", "--no-sync",
+            "--encoding", "UTF8", "--locale", "C",
+        )  # fmt: skip
+        (self.data / "pg_hba.conf").write_text(
+            "local all all trust\n"
+            "host all postgres 127.0.0.1/32 trust\n"
+            "host replication all 127.0.0.1/32 trust\n"
+            "host all all 127.0.0.1/32 scram-sha-256\n"
+        )
+        self.start()
+        with contextlib.closing(self.superuser("postgres")) as connection:
+            connection.execute(f"CREATE ROLE leasehold LOGIN PASSWORD '{PASSWORD}'")
+            connection.execute("CREATE DATABASE leasehold OWNER leasehold")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self._programs / program), *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=self.folder, check=False, **_as_server_user()
+        )
+        if done.returncode:
+            pytest.fail(f"{program} failed: {done.stderr.strip()}")
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        command = [str(self._programs / "postgres"), "-D", str(self.data), "-p", str(self.port), "-k", str(self.folder)]
+        for name, value in self._settings.items():
+            command += ["-c", f"{name}={value}"]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, **_as_server_user()
+            )
+        give_up_at = time.monotonic() + STARTS_WITHIN
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > give_up_at:
+                pytest.fail(f"PostgreSQL did not start: {(self.folder / 'log').read_text()[-500:]}")
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        try:
+            self.superuser("postgres").close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Shut it down in good order; connections are cut."""
+        self.resume()
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End it at once, as a crash would: what was not written is lost, and it recovers when it starts."""
+        self.resume()
+        self._end(signal.SIGQUIT)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.poll() is None:
+            process.send_signal(number)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(20)
+
+    def restart(self) -> None:
+        """Shut it down and start it on the same port."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Freeze it, with all its backends: it answers nobody, and no connection is closed."""
+        assert self._process is not None
+        # The postmaster first, so that no backend comes to be that is not frozen.
+        for pid in [self._process.pid, *_children(self._process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                self._stopped.append(pid)
+        for pid in set(_children(self._process.pid)) - set(self._stopped):
+            os.kill(pid, signal.SIGSTOP)
+            self._stopped.append(pid)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        while self._stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._stopped.pop(), signal.SIGCONT)
+
+    def backends(self, application: str = "leasehold%") -> list[int]:
+        """The process ids of the backends that serve connections of this kind."""
+        query = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE %s AND pid <> pg_backend_pid()"
+        return [pid for [pid] in self.sql(query, application)]
+
+    def terminate(self, pid: int) -> None:
+        """End one backend, as an administrator would."""
+        self.sql("SELECT pg_terminate_backend(%s, 10000)", pid)
+
+
+def _children(parent: int) -> list[int]:
+    task = Path(f"/proc/{parent}/task/{parent}/children")
+    return [int(pid) for pid in task.read_text().split()]
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[Path]:
+    """A folder that another system user can reach; those of pytest cannot be."""
+    folder = Path(tempfile.mkdtemp(prefix="leasehold-pg-"))
+    try:
+        folder.chmod(0o755)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def running_postgres(**settings: str) -> Iterator[PostgresServer]:
+    """Run a fresh server for as long as the block."""
+    with own_folder() as folder:
+        server = PostgresServer(folder, settings)
+        try:
+            server.create()
+            yield server
+        finally:
+            server.kill()
