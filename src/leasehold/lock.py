@@ -214,20 +214,17 @@ class AsyncLock(_Named):
 
     async def _guarded(self, attempt: Attempt, wait: float, how: str) -> AsyncLease:
         try:
-            return await self._take(attempt, wait, how)
+            if not self._terms.reentrant:
+                return await self._desk.hold(self._terms, attempt, wait, AsyncLease)
+            caller, entry = _current_task(), how + attempt.want.holder
+            lease: AsyncLease | None = self._enter_again(caller, entry)
+            if lease is None:
+                lease = await self._desk.hold(self._terms, attempt, wait, AsyncLease)
+                self._enter_first(caller, entry, lease)
+            return lease
         except BaseException:
             self._desk.abandon([attempt])
             raise
-
-    async def _take(self, attempt: Attempt, wait: float, how: str) -> AsyncLease:
-        if not self._terms.reentrant:
-            return await self._desk.hold(self._terms, attempt, wait, AsyncLease)
-        caller, entry = _current_task(), how + attempt.want.holder
-        lease: AsyncLease | None = self._enter_again(caller, entry)
-        if lease is None:
-            lease = await self._desk.hold(self._terms, attempt, wait, AsyncLease)
-            self._enter_first(caller, entry, lease)
-        return lease
 
     async def __aenter__(self) -> AsyncLease:
         """Hold the lock until the end of the block."""

@@ -32,6 +32,8 @@ class Attempt:
 class Backoff:
     """Exponential, with full jitter and a cap."""
 
+    __slots__ = ("_next", "_world")
+
     def __init__(self, world: World) -> None:
         """Start small."""
         self._world = world
@@ -52,6 +54,8 @@ class Suspicion:
     An engine whose clock was set back would keep a dead holder for too long. A holder that is alive renews, and each
     renewal moves the beat; one whose beat stands still for a whole lease (and what clocks may differ) has lost it.
     """
+
+    __slots__ = ("_since", "_watched", "_world")
 
     def __init__(self, world: World) -> None:
         """Nobody is watched yet."""
@@ -85,6 +89,10 @@ class Suspicion:
 class Waiting:
     """An `acquire` that was not granted at once: what it knows, and how it passes the time until it asks again."""
 
+    __slots__ = (
+        "_attempt", "_backoff", "_engine", "_failure", "_give_up_at", "_incumbent", "_suspicion", "_wait", "_world",
+    )  # fmt: skip
+
     def __init__(self, engine: Engine, attempt: Attempt, wait: float, give_up_at: float) -> None:
         """Nothing is known yet."""
         self._engine, self._world, self._attempt, self._wait = engine, engine.world, attempt, wait
@@ -108,7 +116,7 @@ class Waiting:
         if self._world.now() >= self._give_up_at:
             raise await self._give_up()
         if isinstance(answer, Busy):
-            await self._rest(answer)
+            await self._engine.wait(self._attempt.want, self._rests_until(answer))
         elif self._failure is not None:
             await self._backoff.sleep(self._give_up_at)
 
@@ -128,13 +136,13 @@ class Waiting:
         token = self._incumbent.token if self._incumbent else None
         return NotAcquired(want.name, wait=self._wait, holder=about, token=token)
 
-    async def _rest(self, busy: Busy) -> None:
-        """Wait for news, for the time at which asking makes sense, or for the end of the caller's patience."""
+    def _rests_until(self, busy: Busy) -> float:
+        """When asking makes sense even without news, or the caller's patience ends."""
         ask_again = busy.ask_again
         proved_in = self._suspicion.proved_in
         if proved_in is not None:
             ask_again = min(ask_again, max(proved_in, 0.001))
-        await self._engine.wait(self._attempt.want, min(self._world.now() + ask_again, self._give_up_at))
+        return min(self._world.now() + ask_again, self._give_up_at)
 
 
 async def acquire(engine: Engine, attempt: Attempt, *, wait: float, request_timeout: float) -> Held:

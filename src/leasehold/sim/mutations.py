@@ -211,7 +211,7 @@ def no_safety_poll() -> list[Edit]:
     """A waiter asks again only when it is woken; a wake-up that gets lost is lost."""
     return [
         edit(
-            acquire.Waiting._rest,
+            acquire.Waiting._rests_until,
             ("min(self._world.now() + ask_again, self._give_up_at)", "self._give_up_at + 0 * ask_again"),
         )
     ]
