@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli.tool import Command, Heart, lives, now, wait_for
+from tests.cli.tool import Command, Heart, Result, lives, now, wait_for
 
 
-def printed_environment(result: subprocess.CompletedProcess[str]) -> dict[str, str]:
+def printed_environment(result: Result) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in result.stdout.splitlines() if line.startswith("LEASEHOLD_"))
 
 

@@ -203,7 +203,7 @@ def test_engines_say_first_what_is_not_guaranteed(leasehold: Command) -> None:
 
 def test_engines_asks_no_server(leasehold: Command) -> None:
     started = time.monotonic()
-    result = leasehold("engines", "--on", "redis://:hunter22-secret@203.0.113.1:1/0", "--json")
+    result = leasehold.in_process_of_its_own("engines", "--on", "redis://:hunter22-secret@203.0.113.1:1/0", "--json")
     assert result.returncode == 0
     assert "hunter22-secret" not in result.stdout
     assert json.loads(result.stdout)["engines"][0]["engine"] == "redis"
@@ -213,8 +213,10 @@ def test_engines_asks_no_server(leasehold: Command) -> None:
 # Verbs that belong to other parts
 
 
-def test_demo_and_bench_are_reached(leasehold: Command) -> None:
-    assert leasehold("demo").returncode == 0
-    helped = leasehold("bench", "--help")
-    assert (helped.returncode, helped.stderr) == (0, "")
-    assert "--on" in helped.stdout
+def test_demo_and_bench_are_reached(leasehold: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[object] = []
+    monkeypatch.setattr("leasehold.demo.main", lambda: called.append("demo") or 7)
+    monkeypatch.setattr("leasehold.bench.main", lambda arguments: called.append(arguments) or 8)
+    assert leasehold("demo").returncode == 7
+    assert leasehold("bench", "--on", "x", "--help").returncode == 8
+    assert called == ["demo", ["--on", "x", "--help"]]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from leasehold.cli.app import call
@@ -51,6 +54,15 @@ def lives(pid: int) -> bool:
         return False
 
 
+@dataclass(frozen=True)
+class Result:
+    """What a call left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 class Heart:
     """A process that writes down its latest heartbeat; see `BEAT`."""
 
@@ -91,9 +103,15 @@ class Command:
         }
         self._started: list[subprocess.Popen[str]] = []
 
-    def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Call it and wait for its end."""
-        return subprocess.run(
+    def __call__(self, *arguments: str, **environment: str) -> Result:
+        """Call it and wait for its end. A process of its own is dear, and only ``run`` needs one."""
+        if arguments[:1] != ("run",):
+            return call_in_process(list(arguments), {**self.environment, **environment})
+        return self.in_process_of_its_own(*arguments, **environment)
+
+    def in_process_of_its_own(self, *arguments: str, **environment: str) -> Result:
+        """Call it as users do."""
+        process = subprocess.run(
             [*LEASEHOLD, *arguments],
             capture_output=True,
             text=True,
@@ -103,6 +121,7 @@ class Command:
             cwd=self.folder,
             env={**self.environment, **environment},
         )
+        return Result(process.returncode, process.stdout, process.stderr)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Call it and go on."""
@@ -132,23 +151,19 @@ class Command:
             process.communicate(timeout=PATIENCE)
 
 
-class Result:
-    """What a call left behind."""
-
-    def __init__(self, returncode: int, stdout: str, stderr: str) -> None:
-        self.returncode, self.stdout, self.stderr = returncode, stdout, stderr
-
-
 def call_in_process(arguments: list[str], environment: dict[str, str]) -> Result:
-    """Arguments that no program starter would pass on (NUL), and a hundred calls without a hundred processes."""
-    before = dict(os.environ)
+    """Call it here, with an environment of its own; what it sets for the whole process is put back."""
+    before, log = dict(os.environ), logging.getLogger("leasehold")
+    settings = log.handlers, log.propagate, log.level
     out, err = io.StringIO(), io.StringIO()
     os.environ.clear()
     os.environ.update(environment)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
             code = call(arguments)
     finally:
         os.environ.clear()
         os.environ.update(before)
+        log.handlers, log.propagate = settings[:2]
+        log.setLevel(settings[2])
     return Result(code, out.getvalue(), err.getvalue())
