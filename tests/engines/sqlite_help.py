@@ -87,7 +87,7 @@ class Worker:
     """Another process, running `code` after the prologue. It is killed at the end of the test, by its id."""
 
     def __init__(self, path: Path, code: str, *args: object) -> None:
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- closed in `end`
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROLOGUE + textwrap.dedent(code), str(path), *map(str, args)],
             stdin=subprocess.PIPE,

@@ -8,10 +8,10 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-from tests.engines.sqlite_help import MovableClock, family, soon
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.engines.sqlite_help import MovableClock, family, soon
 
 from leasehold.core import table
 from leasehold.core.engine import Busy, Grant, Mode, Renewal, Suspect, Want
@@ -71,7 +71,7 @@ class EngineAndTable(RuleBasedStateMachine):
         return self.entries.setdefault(name, Entry(token=self.base))
 
     def expect_wake(self, place: table.Place | None) -> None:
-        woken = []
+        woken: list[str] = []
         for engine in self.engines:
             assert isinstance(engine._waiting, BlockingWaiting)
             mailbox = getattr(engine._waiting._local, "mailbox", None)

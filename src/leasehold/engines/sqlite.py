@@ -36,7 +36,7 @@ from leasehold.wires.local_wake import Asking, BlockingWaiting, Post, Waiting, c
 from leasehold.wires.sqlite import Database, check_ceiling
 from leasehold.wires.sqlite_connection import Connection
 from leasehold.wires.sqlite_file import GONE_AT_REBOOT, LeaseFile, ReadMounts, lease_file, read_mounts
-from leasehold.wires.sqlite_rows import ALL, NAMES, Record, depth_for, release_alone, renew, take_free
+from leasehold.wires.sqlite_rows import ALL, NAMES, Record, release_alone, renew, take_free
 from leasehold.wires.sqlite_upkeep import START, Position, sweep
 from leasehold.worlds import BlockingWorld
 
@@ -134,7 +134,7 @@ class SqliteEngine:
         connection.execute("BEGIN IMMEDIATE")
         now, stamp = connection.now(), connection.stamp()
         record = Record(connection, self._namespace, want.name)
-        record.load_queue(depth_for(record.entry, ask, now), now, want.holder)
+        record.load_queue_for(ask, now)
         answer = table.take(record.entry, ask, now, stamp)
         self._commit(connection, record, want.name)
         return answer

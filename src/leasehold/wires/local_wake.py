@@ -30,8 +30,9 @@ LONGEST_ADDRESS = 100
 STALE_AFTER = 60.0
 MOST_SWEPT = 100
 MOST_EARLY = 4096
-_NAME = re.compile(r"[0-9a-f]{16}", re.ASCII)
-_SHORT_WAY = Path("/proc/self/fd")
+_NAME_LENGTH = 16
+_NAME = re.compile(rf"[0-9a-f]{{{_NAME_LENGTH}}}", re.ASCII)
+_LOST = ".lost"
 
 
 class Waiting(Protocol):
@@ -58,7 +59,7 @@ def can_push(file: Path) -> bool:
     """Whether waiters for this lease file can be woken, as far as can be told without looking at the disk."""
     if not hasattr(socket, "AF_UNIX") or os.name != "posix":
         return False
-    return sys.platform == "linux" or len(os.fsencode(file)) + len("-wake/") + 16 <= LONGEST_ADDRESS
+    return sys.platform == "linux" or len(os.fsencode(file)) + len("-wake/") + _NAME_LENGTH <= LONGEST_ADDRESS
 
 
 class Mailbox:
@@ -69,13 +70,13 @@ class Mailbox:
         self.closed = False
         self.early: dict[str, None] = {}
         """Who was woken but did not wait at that moment, oldest first."""
-        self._lost_mark, self._most_queued = _lost_mark(path), most_queued
+        self._lost_mark, self._most_queued = path.with_name(path.name + _LOST), most_queued
         self._remove = weakref.finalize(self, _remove, sock, path, os.getpid())
 
-    def read(self) -> tuple[list[str], bool]:
-        """Who was woken; and whether more may have been, for whom there was no room."""
+    def read(self, until: str = "") -> tuple[list[str], bool]:
+        """Who was woken, but no further than a certain one; and whether others were for whom there was no room."""
         woken: list[str] = []
-        while not self.closed:
+        while not self.closed and (not woken or woken[-1] != until):
             try:
                 woken.append(self.sock.recv(256, socket.MSG_DONTWAIT).decode("ascii", "replace"))
             except BlockingIOError:
@@ -107,15 +108,60 @@ class Mailbox:
             self._remove()
 
 
-def _lost_mark(path: Path) -> Path:
-    return path.with_suffix(".lost")
-
-
 def _remove(sock: socket.socket, path: Path, pid: int) -> None:
     sock.close()
     if os.getpid() == pid:
-        path.unlink(missing_ok=True)
-        _lost_mark(path).unlink(missing_ok=True)
+        _remove_files(path)
+
+
+def _remove_files(mailbox: Path) -> None:
+    mailbox.unlink(missing_ok=True)
+    mailbox.with_name(mailbox.name + _LOST).unlink(missing_ok=True)
+
+
+class _Folder:
+    """The folder of mailboxes, open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise EngineUnavailable(f"the folder {quoted(str(path))} cannot be used: {error.strerror}") from error
+        found = os.fstat(self.descriptor)
+        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            os.close(self.descriptor)
+            raise InvalidURL(f"the folder {quoted(str(path))} must be this user's alone; chmod 700 or remove it")
+        # However deep the folder lies, a path to a mailbox must fit into a socket's address.
+        short = len(os.fsencode(path)) + 1 + _NAME_LENGTH <= LONGEST_ADDRESS
+        self.prefix = f"{path}/" if short else f"/proc/self/fd/{self.descriptor}/"
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is still the folder at its path."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self.descriptor))
+        except OSError:
+            return False
+
+    def sweep(self) -> None:
+        """Remove some mailboxes of processes that died."""
+        stale = time.time() - STALE_AFTER
+        with os.scandir(self.path) as entries:
+            for entry, _ in zip(entries, range(MOST_SWEPT), strict=False):
+                address = entry.name.removesuffix(_LOST)
+                if not _NAME.fullmatch(address):
+                    continue
+                try:
+                    old = entry.stat(follow_symlinks=False).st_mtime < stale
+                except FileNotFoundError:
+                    continue
+                if old and not _somebody_at(self.prefix + address):
+                    Path(entry.path).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
 
 
 class Post:
@@ -124,7 +170,7 @@ class Post:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lock = threading.Lock()
-        self._folder: tuple[Path, int] | None = None
+        self._folder: _Folder | None = None
         self._sender: socket.socket | None = None
 
     def open_mailbox(self) -> Mailbox:
@@ -139,21 +185,21 @@ class Post:
         return mailbox
 
     def _bind(self) -> Mailbox | None:
-        folder, descriptor = self._open_folder()
-        name = os.urandom(8).hex()
+        folder = self._open_folder()
+        name = os.urandom(_NAME_LENGTH // 2).hex()
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            sock.bind(_short(folder, descriptor, name))
+            sock.bind(folder.prefix + name)
         except OSError as error:
             sock.close()
             if error.errno == errno.ENOENT:
                 return None
             raise EngineUnavailable(
-                f"no waiter can be woken in {quoted(str(folder))}: {error.strerror}; this user must be able to "
+                f"no waiter can be woken in {quoted(str(folder.path))}: {error.strerror}; this user must be able to "
                 "write there"
             ) from error
-        self._sweep(folder, descriptor)
-        return Mailbox(sock, folder / name, _most_queued())
+        folder.sweep()
+        return Mailbox(sock, folder.path / name, _most_queued())
 
     def send(self, address: str, holder: str) -> Sent:
         """Wake a waiter. "nobody": its process is gone. "full": it has not read its mail for a while."""
@@ -163,22 +209,20 @@ class Post:
             return "nobody"
         with self._lock:
             outcome = self._send(address, holder)
-            if outcome == "nobody" and self._folder is not None and not _same(*self._folder):
+            if outcome == "nobody" and self._folder is not None and not self._folder.is_current:
                 self._close_folder()
                 outcome = self._send(address, holder)
         if outcome == "nobody":
-            folder = self._folder_path()
-            _lost_mark(folder / address).unlink(missing_ok=True)
-            (folder / address).unlink(missing_ok=True)
+            _remove_files(self._folder_path() / address)
         return outcome
 
     def _send(self, address: str, holder: str) -> Sent:
-        folder, descriptor = self._open_folder()
+        folder = self._open_folder()
         if self._sender is None:
             self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._sender.setblocking(False)
         try:
-            self._sender.sendto(holder.encode("ascii", "replace"), _short(folder, descriptor, address))
+            self._sender.sendto(holder.encode("ascii", "replace"), folder.prefix + address)
         except (BlockingIOError, InterruptedError):
             return "full"
         except (ConnectionRefusedError, FileNotFoundError):
@@ -186,51 +230,28 @@ class Post:
         except OSError as error:
             if error.errno == errno.ENOBUFS:
                 return "full"
-            raise EngineUnavailable(f"a waiter in {quoted(str(folder))} cannot be woken: {error.strerror}") from error
+            raise EngineUnavailable(
+                f"a waiter in {quoted(str(folder.path))} cannot be woken: {error.strerror}"
+            ) from error
         return "sent"
 
     def mark_lost(self, address: str, holder: str) -> None:
         """Leave word that a wake-up found no room: its reader then wakes everybody."""
-        _lost_mark(self._folder_path() / address).touch(mode=0o600)
+        (self._folder_path() / (address + _LOST)).touch(mode=0o600)
         self.send(address, holder)  # after the mark: if there is still no room, the mark will be seen
 
     def _folder_path(self) -> Path:
         return self._file.parent.resolve() / f"{self._file.name}-wake"
 
-    def _open_folder(self) -> tuple[Path, int]:
+    def _open_folder(self) -> _Folder:
         if self._folder is None:
-            folder = self._folder_path()
-            try:
-                folder.mkdir(mode=0o700, exist_ok=True)
-                descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            except OSError as error:
-                raise EngineUnavailable(f"the folder {quoted(str(folder))} cannot be used: {error.strerror}") from error
-            found = os.fstat(descriptor)
-            if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                os.close(descriptor)
-                raise InvalidURL(f"the folder {quoted(str(folder))} must be this user's alone; chmod 700 or remove it")
-            self._folder = (folder, descriptor)
+            self._folder = _Folder(self._folder_path())
         return self._folder
 
     def _close_folder(self) -> None:
         if self._folder is not None:
-            os.close(self._folder[1])
+            self._folder.close()
             self._folder = None
-
-    @staticmethod
-    def _sweep(folder: Path, descriptor: int) -> None:
-        """Remove some mailboxes of processes that died."""
-        stale = time.time() - STALE_AFTER
-        with os.scandir(folder) as entries:
-            for entry, _ in zip(entries, range(MOST_SWEPT), strict=False):
-                if not _NAME.fullmatch(Path(entry.name).stem):
-                    continue
-                try:
-                    old = entry.stat(follow_symlinks=False).st_mtime < stale
-                except FileNotFoundError:
-                    continue
-                if old and not _somebody_at(_short(folder, descriptor, Path(entry.name).stem)):
-                    Path(entry.path).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close what is open; it is opened again when needed."""
@@ -247,21 +268,6 @@ class Post:
         if self._sender is not None:
             self._sender.close()
             self._sender = None
-
-
-def _short(folder: Path, descriptor: int, name: str) -> str:
-    """A path to a mailbox that fits into a socket's address, however deep the folder lies."""
-    path = str(folder / name)
-    if len(os.fsencode(path)) <= LONGEST_ADDRESS:
-        return path
-    return str(_SHORT_WAY / str(descriptor) / name)
-
-
-def _same(folder: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(folder.stat(), os.fstat(descriptor))
-    except OSError:
-        return False
 
 
 def _somebody_at(path: str) -> bool:
@@ -313,7 +319,7 @@ class BlockingWaiting:
             if left <= 0:
                 return
             poll.poll(left * 1000)
-            woken, more = mailbox.read()
+            woken, more = mailbox.read(until=holder)
             mailbox.keep(woken)
             if more:
                 return

@@ -106,9 +106,8 @@ class Database:
         """
         pause = FIRST_PAUSE
         while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
+            connection = self._borrow()
+            if connection is None:
                 await self._open_another(until)
                 continue
             try:
@@ -147,6 +146,12 @@ class Database:
         if isinstance(error, sqlite3.Error):
             raise explained(error, connection.path) from error
         raise error
+
+    def _borrow(self) -> Connection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def _give_back(self, connection: Connection) -> None:
         if len(self._idle) < MOST_IDLE:

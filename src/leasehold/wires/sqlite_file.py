@@ -72,11 +72,11 @@ def lease_file(on: object) -> LeaseFile:
     try:
         parts = urlsplit(on)
     except ValueError:
-        raise InvalidURL(f"{quoted(on)} is no URL; write {FORMS}") from None
+        raise InvalidURL(f"this is no URL of a lease file; write {FORMS}") from None
     if parts.scheme != "sqlite":
         raise InvalidURL(f"the embedded engine's URLs start with sqlite://, not {quoted(parts.scheme)}; write {FORMS}")
     if parts.netloc:
-        raise InvalidURL(f"an embedded lease file has no host, but {quoted(on)} names one; write {FORMS}")
+        raise InvalidURL(f"an embedded lease file has no host or user, but the URL names one; write {FORMS}")
     if parts.fragment or "#" in on:
         raise InvalidURL(f"{quoted(on)} contains '#'; in a file name it is written %23")
     options = _options(parts.query)
@@ -125,7 +125,7 @@ def find_place(file: LeaseFile, read_mounts: ReadMounts) -> tuple[Path, Mount | 
     """The file's true path and its file system, after refusing places where leases would not be safe."""
     try:
         if file.is_default:
-            file.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_private(file.path.parent)
         folder = file.path.parent.resolve(strict=True)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "its links go round in circles"
@@ -139,6 +139,12 @@ def find_place(file: LeaseFile, read_mounts: ReadMounts) -> tuple[Path, Mount | 
         )
     _check_folders(folder)
     return folder / file.path.name, mount
+
+
+def _make_private(folder: Path) -> None:
+    if not folder.exists():
+        _make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _check_folders(folder: Path) -> None:

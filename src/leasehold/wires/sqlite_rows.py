@@ -160,7 +160,7 @@ def renew(connection: Connection, namespace: str, lease: Renewal, now: int) -> b
 class Record:
     """One name's entry. Load it, let the lease table work on `entry`, and save what it has changed."""
 
-    __slots__ = ("_complete", "_execute", "_key", "_lapsed", "_places", "_row", "_seats", "_token", "entry")
+    __slots__ = ("_after", "_complete", "_execute", "_key", "_lapsed", "_places", "_row", "_seats", "_token", "entry")
 
     def __init__(self, connection: Connection, namespace: str, name: str) -> None:
         """Load everything but the queue."""
@@ -170,7 +170,7 @@ class Record:
         self._places: dict[str, tuple[Any, ...]] = {}
         self._seats: dict[int, tuple[Any, ...]] = {}
         self._lapsed: list[int] = []
-        self._complete = True
+        self._complete, self._after = True, -1
         self.entry = self._loaded()
         self._token = self.entry.token
 
@@ -209,16 +209,23 @@ class Record:
 
         Others may stand between the two: they make no difference to the caller, and stay as they are.
         """
-        after, queue = -1, self.entry.queue
+        queue = self.entry.queue
         while not self._complete and len(queue) < depth:
-            chunk = self._execute(_PLACES, (*self._key, after, depth)).fetchall()
+            chunk = self._execute(_PLACES, (*self._key, self._after, depth)).fetchall()
             for place in chunk:
                 self._add(place, now)
             self._complete = len(chunk) < depth
-            after = chunk[-1][0] if chunk else after
+            self._after = chunk[-1][0] if chunk else self._after
         if not self._complete and holder and holder not in self._places:
             for place in self._execute(_PLACE_OF, (holder, *self._key)).fetchall():
                 self._add(place, now)
+
+    def load_queue_for(self, ask: Ask, now: int) -> None:
+        """Load as much of the queue as can make a difference to an answer."""
+        self.load_queue(2, now)
+        queue = self.entry.queue
+        if not queue or queue[0].holder != ask.holder:  # the head has nobody before it who could matter
+            self.load_queue(depth_for(self.entry, ask, now), now, ask.holder)
 
     def _add(self, place: tuple[Any, ...], now: int) -> None:
         seq, holder, mode, most, since, until, address, about = place
@@ -230,9 +237,10 @@ class Record:
 
     def save(self) -> None:
         """Write what has changed since it was loaded."""
-        self._save_queue()
-        self._save_seats()
         entry = self.entry
+        if self._places or self._lapsed or entry.queue:
+            self._save_queue()
+        self._save_seats()
         lease = next((_columns(seat) for seat in entry.seats if seat.mode == "exclusive"), _NO_LEASE)
         row = (entry.token, entry.turn_since, entry.closed_until, self.crowd, *lease)
         if row != self._row and (self.known or self.minted):
