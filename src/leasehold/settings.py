@@ -78,28 +78,32 @@ class Terms(NamedTuple):
 
     def checked(self, facts: Facts) -> Terms:
         """Return these terms, or raise a `Misuse` that names the argument and says what is allowed."""
-        check_name(self.name)
-        check_ttl(self.ttl, least=facts.least_ttl)
-        check_wait(self.wait)
-        if self.longest_hold is not None:
-            check_ttl(self.longest_hold, what="longest_hold")
-        if type(self.lock_delay) not in (int, float) or self.lock_delay != 0:
-            check_ttl(self.lock_delay, what="lock_delay")
+        name, ttl, wait, _, longest_hold, lock_delay, _, mode, *_ = self
+        check_name(name)
+        check_ttl(ttl, least=facts.least_ttl)
+        check_wait(wait)
+        if longest_hold is not None:
+            check_ttl(longest_hold, what="longest_hold")
+        if type(lock_delay) not in (int, float) or lock_delay != 0:
+            check_ttl(lock_delay, what="lock_delay")
         self._check_choices()
-        self._check_capabilities(facts)
+        if lock_delay or mode != "exclusive":
+            self._check_capabilities(facts)
         return self
 
     def _check_choices(self) -> None:
-        if self.purpose not in ("efficiency", "correctness"):
-            raise Misuse(f"purpose is 'efficiency' or 'correctness', not {quoted(self.purpose)}")
-        for argument in ("renew", "reentrant"):
-            if type(getattr(self, argument)) is not bool:
-                raise Misuse(f"{argument} is True or False, not {quoted(getattr(self, argument))}")
-        if type(self.limit) is not int or not 1 <= self.limit <= 1_000_000:
-            raise Misuse(f"the number of permits is an int from 1 to 1000000, not {quoted(self.limit)}")
-        if not (self.on_lost is None or callable(self.on_lost) or self.on_lost == "cancel"):
-            raise Misuse(f"on_lost is a callable (or 'cancel' in async code), not {quoted(self.on_lost)}")
-        if self.reentrant and self.mode != "exclusive":
+        _, _, _, renew, _, _, purpose, mode, limit, reentrant, on_lost = self
+        if purpose not in ("efficiency", "correctness"):
+            raise Misuse(f"purpose is 'efficiency' or 'correctness', not {quoted(purpose)}")
+        if type(renew) is not bool:
+            raise Misuse(f"renew is True or False, not {quoted(renew)}")
+        if type(reentrant) is not bool:
+            raise Misuse(f"reentrant is True or False, not {quoted(reentrant)}")
+        if type(limit) is not int or not 1 <= limit <= 1_000_000:
+            raise Misuse(f"the number of permits is an int from 1 to 1000000, not {quoted(limit)}")
+        if not (on_lost is None or callable(on_lost) or on_lost == "cancel"):
+            raise Misuse(f"on_lost is a callable (or 'cancel' in async code), not {quoted(on_lost)}")
+        if reentrant and mode != "exclusive":
             raise Misuse("only an exclusive lock can be reentrant")
 
     def _check_capabilities(self, facts: Facts) -> None:
