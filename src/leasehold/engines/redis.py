@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from leasehold.core.engine import Busy, Grant, Incumbent, NameStatus, Purpose, Renewal, Suspect, Want
 from leasehold.core.worlds import World
 from leasehold.engines import redis_scripts as scripts
 from leasehold.engines.redis_facts import check_correctness, facts_of, refuse_sentinel
 from leasehold.engines.redis_keys import keys_of, name_in, pattern_of
-from leasehold.engines.redis_scripts import Script
-from leasehold.engines.redis_status import Unreadable, may_be_idle, status_from
+from leasehold.engines.redis_scripts import Script, argument
+from leasehold.engines.redis_status import Unreadable, is_idle, status_from
 from leasehold.errors import EngineError
-from leasehold.wires.redis_replies import ErrorReply, bulk, command, error_from, nonsense
+from leasehold.wires.redis_replies import ErrorReply, command, error_from, nonsense
 from leasehold.wires.redis_target import Hidden, Target, target_from_url, warn_of_transport
 
 RETENTION_MS = 24 * 3600 * 1000
@@ -31,40 +30,59 @@ NOT_OURS = frozenset({"WRONGTYPE", "LEASEHOLD"})
 
 
 class Wire(Protocol):
-    """Our path to the server, in one of the worlds. A reply may be an `ErrorReply`."""
+    """Our path to the server, in one of the worlds.
+
+    Its methods return the reply, or, where it `suspends`, something to await for it. A reply may be an `ErrorReply`.
+    """
+
+    @property
+    def suspends(self) -> bool:
+        """Whether replies have to be awaited."""
+        ...
 
     @property
     def world(self) -> World:
         """The world that it blocks or suspends in."""
         ...
 
-    async def ask(self, request: bytes, until: float) -> Any:
+    def ask(self, request: bytes, until: float) -> Any:
         """Send one request."""
         ...
 
-    async def ask_all(self, requests: list[bytes], until: float) -> list[Any]:
-        """Send a pipeline."""
+    def ask_all(self, request: bytes, count: int, until: float) -> Any:
+        """Send a pipeline; its `count` replies are a list."""
         ...
 
-    async def ask_to_queue(self, holder: str, request: bytes, until: float) -> Any:
+    def ask_to_queue(self, holder: str, request: bytes, until: float) -> Any:
         """Send a request that lacks its last argument, the address for wake-ups. Refused by a list, expect one."""
         ...
 
-    async def ask_to_leave(self, holder: str, request: bytes, until: float) -> Any:
+    def ask_to_leave(self, holder: str, request: bytes, until: float) -> Any:
         """Send the last request of a holder."""
         ...
 
-    async def wait(self, holder: str, until: float) -> None:
+    def wait(self, holder: str, until: float) -> Any:
         """Wait for a holder's wake-up."""
         ...
 
-    async def close(self) -> None:
+    def close(self) -> Any:
         """Close connections."""
         ...
 
     def forked(self) -> None:
         """Let go of connections without a word."""
         ...
+
+
+class _Form(NamedTuple):
+    """The parts of a take that are the same each time, as text in the protocol's form."""
+
+    alone: str
+    """Up to the holder, for a caller who does not wait."""
+    queue: str
+    """Up to the holder, for one who does."""
+    terms: str
+    """What follows the holder and the floor."""
 
 
 def _microseconds(seconds: float) -> int:
@@ -77,42 +95,36 @@ class RedisEngine:
     def __init__(self, family: RedisFamily, wire: Wire) -> None:
         self.facts = family.facts
         self.world = wire.world
-        self._family, self._wire, self._address = family, wire, family.facts.address
-        self._keys: dict[str, bytes] = {}
-        self._terms: dict[tuple[object, ...], bytes] = {}
+        self._family, self._wire, self._suspends = family, wire, wire.suspends
+        self._address = family.facts.address
+        self._takes: dict[tuple[object, ...], _Form] = {}
+        self._releases: dict[str, str] = {}
 
     async def take(
         self, want: Want, *, until: float, patience: float | None = None, suspect: Suspect | None = None
     ) -> Grant | Busy:
         """Take the name and mint its token, or say why not; with patience, queue."""
-        holder, floor = want.holder.encode(), b"%d" % self._family.floor
-        terms = self._terms.get((want.ttl, want.mode, want.limit, want.delay, want.about)) or self._pack_terms(want)
-        rest = b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n%b" % (
-            self._keys.get(want.name) or self._pack_keys(want.name),
-            len(holder),
-            holder,
-            len(floor),
-            floor,
-            terms,
-        )
+        name, holder, ttl, mode, limit, delay, about = want
+        form = self._takes.get((name, ttl, mode, limit, delay, about)) or self._take_form(want)
+        rest = f"${len(holder)}\r\n{holder}\r\n{self._family.floor_argument}{form.terms}"
         if patience is None and suspect is None:
-            reply = await self._wire.ask(scripts.TAKE.by_digest + rest, until)
+            answer = self._wire.ask((form.alone + rest).encode(), until)
+            reply = await answer if self._suspends else answer
             if type(reply) is ErrorReply:
-                reply = await self._recover(scripts.TAKE, rest, reply, until)
+                reply = await self._once_more(scripts.TAKE, form.alone + rest, reply, until)
         else:
-            rest += _pack(
-                "" if patience is None else _microseconds(patience),
-                "" if suspect is None else suspect.token,
-                "" if suspect is None else suspect.beat,
-            )
-            reply = await self._wire.ask_to_queue(want.holder, scripts.TAKE_OR_QUEUE.by_digest + rest, until)
+            rest += _waiting_arguments(patience, suspect)
+            answer = self._wire.ask_to_queue(holder, (form.queue + rest).encode(), until)
+            reply = await answer if self._suspends else answer
             if type(reply) is ErrorReply:
-                reply = await self._recover(scripts.TAKE_OR_QUEUE, rest, reply, until, queue=want.holder)
+                reply = await self._once_more(scripts.TAKE_OR_QUEUE, form.queue + rest, reply, until, waiter=holder)
         return Grant(self._token(reply)) if type(reply) is bytes else self._busy(reply)
 
     async def wait(self, want: Want, until: float) -> None:
         """Return when the queued asker is woken, or at `until`."""
-        await self._wire.wait(want.holder, until)
+        answer = self._wire.wait(want.holder, until)
+        if self._suspends:
+            await answer
 
     async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool]:
         """Prolong each lease that is still held, in pipelines."""
@@ -123,32 +135,31 @@ class RedisEngine:
 
     async def _renew_some(self, leases: Sequence[Renewal], until: float) -> list[bool]:
         requests = [
-            (self._keys.get(lease.name) or self._pack_keys(lease.name))
-            + _pack(lease.holder, lease.token, _microseconds(lease.ttl))
+            self._start(scripts.RENEW, lease.name) + _pack(lease.holder, lease.token, _microseconds(lease.ttl))
             for lease in leases
         ]
-        replies = await self._wire.ask_all([scripts.RENEW.by_digest + request for request in requests], until)
+        replies = await self._ask_all(requests, until)
         unknown = [index for index, reply in enumerate(replies) if _says(reply, "NOSCRIPT")]
         if unknown:
             # The first brings the script along, and the others find it there.
-            again = [scripts.RENEW.by_digest + requests[index] for index in unknown]
-            again[0] = scripts.RENEW.by_text + requests[unknown[0]]
-            for index, reply in zip(unknown, await self._wire.ask_all(again, until), strict=True):
+            again = [requests[index] for index in unknown]
+            again[0] = scripts.RENEW.with_text(again[0])
+            for index, reply in zip(unknown, await self._ask_all(again, until), strict=True):
                 replies[index] = reply
         return [await self._yes_or_no(reply) for reply in replies]
 
     async def release(self, name: str, holder: str, *, until: float) -> bool:
         """Give the name back, and leave its queue."""
-        text = holder.encode()
-        rest = b"%b$%d\r\n%b\r\n" % (self._keys.get(name) or self._pack_keys(name), len(text), text)
-        reply = await self._wire.ask_to_leave(holder, scripts.RELEASE.by_digest + rest, until)
+        request = f"{self._releases.get(name) or self._release_form(name)}${len(holder)}\r\n{holder}\r\n"
+        answer = self._wire.ask_to_leave(holder, request.encode(), until)
+        reply = await answer if self._suspends else answer
         if type(reply) is ErrorReply:
-            reply = await self._recover(scripts.RELEASE, rest, reply, until)
-        return await self._yes_or_no(reply)
+            reply = await self._once_more(scripts.RELEASE, request, reply, until)
+        return reply == 1 if type(reply) is int else await self._yes_or_no(reply)
 
     async def status(self, name: str, *, until: float) -> NameStatus | None:
         """Who holds and who waits."""
-        reply = await self._run(scripts.STATUS, self._pack_keys(name), until)
+        reply = await self._run(scripts.STATUS, self._start(scripts.STATUS, name), until)
         try:
             return status_from(name, reply)
         except (Unreadable, ValueError):
@@ -160,7 +171,7 @@ class RedisEngine:
         heads: set[str] = set()
         cursor = b"0"
         while True:
-            reply = await self._wire.ask(command("SCAN", cursor, "MATCH", pattern_of(namespace), "COUNT", 1000), until)
+            reply = await self._ask(command("SCAN", cursor, "MATCH", pattern_of(namespace), "COUNT", 1000), until)
             match reply:
                 case [bytes() as cursor, list(keys)]:
                     found = (name_in(key, namespace) for key in keys if isinstance(key, bytes))
@@ -168,17 +179,16 @@ class RedisEngine:
                 case _:
                     raise await self._failure(reply)
             if cursor == b"0":
-                break
-        return await self._busy_names(sorted(heads), limit, until)
+                return await self._busy_names(sorted(heads), limit, until)
 
     async def _busy_names(self, names: list[str], limit: int, until: float) -> list[str]:
         """The first of these names that are held or waited for."""
         busy: list[str] = []
         for start in range(0, len(names), LARGEST_PIPELINE):
             some = names[start : start + LARGEST_PIPELINE]
-            requests = [command("GET", keys_of(self._family.namespace, name)[0]) for name in some]
-            for name, head in zip(some, await self._wire.ask_all(requests, until), strict=True):
-                if head is None or (isinstance(head, bytes) and may_be_idle(head)):
+            requests = ["*2\r\n" + _pack("GET", keys_of(self._family.namespace, name)[0]) for name in some]
+            for name, head in zip(some, await self._ask_all(requests, until), strict=True):
+                if head is None or (isinstance(head, bytes) and is_idle(head)):
                     continue
                 status = await self.status(name, until=until)
                 if status is not None and (status.holders or status.waiters):
@@ -189,8 +199,8 @@ class RedisEngine:
 
     async def force_release(self, name: str, *, until: float) -> int:
         """End every lease on the name and mint a token above theirs."""
-        rest = self._pack_keys(name) + _pack(self._family.floor)
-        return self._token(await self._run(scripts.FORCE_RELEASE, rest, until))
+        request = self._start(scripts.FORCE_RELEASE, name) + self._family.floor_argument
+        return self._token(await self._run(scripts.FORCE_RELEASE, request, until))
 
     async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
         """Refuse correctness where replicas may be promoted; warn where data may be lost."""
@@ -199,31 +209,44 @@ class RedisEngine:
         if self._family.target.service is not None:
             refuse_sentinel(self._address)
         sections = ("replication", "memory", "persistence")
-        answers = await self._wire.ask_all([command("INFO", section) for section in sections], until)
-        check_correctness(self._address, *answers)
+        replies = await self._ask_all(["*2\r\n" + _pack("INFO", section) for section in sections], until)
+        check_correctness(self._address, *replies)
 
     async def close(self) -> None:
         """Give back connections."""
-        await self._wire.close()
+        answer = self._wire.close()
+        if self._suspends:
+            await answer
 
     def forked(self) -> None:
         """Let go of every connection of the family: the keeper's, too, has no thread in a child."""
         self._family.forked()
 
-    async def _run(self, script: Script, rest: bytes, until: float) -> Any:
-        reply = await self._wire.ask(script.by_digest + rest, until)
-        return await self._recover(script, rest, reply, until) if type(reply) is ErrorReply else reply
+    async def _ask(self, request: bytes, until: float) -> Any:
+        answer = self._wire.ask(request, until)
+        return await answer if self._suspends else answer
 
-    async def _recover(
-        self, script: Script, rest: bytes, error: ErrorReply, until: float, *, queue: str | None = None
+    async def _ask_all(self, requests: list[str], until: float) -> list[Any]:
+        answer = self._wire.ask_all("".join(requests).encode(), len(requests), until)
+        replies: list[Any] = await answer if self._suspends else answer
+        return replies
+
+    async def _run(self, script: Script, request: str, until: float) -> Any:
+        reply = await self._ask(request.encode(), until)
+        return await self._once_more(script, request, reply, until) if type(reply) is ErrorReply else reply
+
+    async def _once_more(
+        self, script: Script, request: str, error: ErrorReply, until: float, *, waiter: str | None = None
     ) -> Any:
         """Bring the script along where the server does not know it, for then nothing was carried out; else raise."""
         if not _says(error, "NOSCRIPT"):
             raise await self._failure(error)
-        if queue is None:
-            reply = await self._wire.ask(script.by_text + rest, until)
+        request_bytes = script.with_text(request).encode()
+        if waiter is None:
+            reply = await self._ask(request_bytes, until)
         else:
-            reply = await self._wire.ask_to_queue(queue, script.by_text + rest, until)
+            answer = self._wire.ask_to_queue(waiter, request_bytes, until)
+            reply = await answer if self._suspends else answer
         if type(reply) is ErrorReply:
             raise await self._failure(reply)
         return reply
@@ -233,8 +256,7 @@ class RedisEngine:
         if type(reply) is not ErrorReply:
             return nonsense(reply, self._address)
         if _says(reply, "READONLY"):
-            # The primary has become a replica: the next request must find the new one.
-            await self._wire.close()
+            await self.close()  # the primary has become a replica: the next request must find the new one
         return error_from(reply, self._address)
 
     async def _yes_or_no(self, reply: Any) -> bool:
@@ -245,10 +267,13 @@ class RedisEngine:
         raise await self._failure(reply)
 
     def _token(self, reply: Any) -> int:
-        if type(reply) is not bytes or not reply.isdigit() or not 0 < (token := int(reply[:17])) <= HIGHEST_TOKEN:
+        token = int(reply) if type(reply) is bytes and len(reply) <= 16 and reply.isdigit() else 0
+        if not 0 < token <= HIGHEST_TOKEN:
             raise nonsense(reply, self._address)
-        if token > self._family.floor:
-            self._family.raise_floor(token)
+        family = self._family
+        if token > family.floor:
+            # Two threads may do this at once, and the lower token win: until the next grant, a moment later.
+            family.floor, family.floor_argument = token, f"${len(reply)}\r\n{token}\r\n"
         return token
 
     def _busy(self, reply: Any) -> Busy:
@@ -262,28 +287,43 @@ class RedisEngine:
                 return Busy(ask_again / 1e6, incumbent)
         raise nonsense(reply, self._address)
 
-    def _pack_keys(self, name: str) -> bytes:
-        if len(self._keys) >= MOST_REMEMBERED:
-            self._keys.clear()
-        packed = self._keys[name] = b"".join(map(bulk, keys_of(self._family.namespace, name)))
-        return packed
+    def _start(self, script: Script, name: str) -> str:
+        """A request up to its keys."""
+        return script.by_digest + _pack(*keys_of(self._family.namespace, name))
 
-    def _pack_terms(self, want: Want) -> bytes:
-        if len(self._terms) >= MOST_REMEMBERED:
-            self._terms.clear()
-        packed = self._terms[want.ttl, want.mode, want.limit, want.delay, want.about] = _pack(
-            want.mode,
-            _microseconds(want.ttl),
-            want.limit,
-            _microseconds(want.delay),
-            want.about,
-            math.ceil((want.ttl + want.delay) * 1000) + RETENTION_MS,
+    def _take_form(self, want: Want) -> _Form:
+        if len(self._takes) >= MOST_REMEMBERED:
+            self._takes.clear()
+        name, _, ttl, mode, limit, delay, about = want
+        form = self._takes[name, ttl, mode, limit, delay, about] = _Form(
+            self._start(scripts.TAKE, name),
+            self._start(scripts.TAKE_OR_QUEUE, name),
+            _pack(
+                mode,
+                math.ceil((ttl + delay) * 1000) + RETENTION_MS,
+                f"{_microseconds(ttl)} {_microseconds(delay)} {about}",
+                limit,
+            ),
         )
-        return packed
+        return form
+
+    def _release_form(self, name: str) -> str:
+        if len(self._releases) >= MOST_REMEMBERED:
+            self._releases.clear()
+        form = self._releases[name] = self._start(scripts.RELEASE, name)
+        return form
 
 
-def _pack(*arguments: str | int) -> bytes:
-    return b"".join([bulk(str(argument).encode()) for argument in arguments])
+def _pack(*arguments: str | int) -> str:
+    return "".join([argument(str(one)) for one in arguments])
+
+
+def _waiting_arguments(patience: float | None, suspect: Suspect | None) -> str:
+    return _pack(
+        "" if patience is None else _microseconds(patience),
+        "" if suspect is None else suspect.token,
+        "" if suspect is None else suspect.beat,
+    )
 
 
 def _says(reply: Any, code: str) -> bool:
@@ -298,7 +338,7 @@ class RedisFamily:
         self.target, self.namespace = target, namespace
         self.floor = 0
         """The highest token seen from this server: what it mints for us must be above, even if it lost its data."""
-        self._raising = threading.Lock()
+        self.floor_argument = argument("0")
         self._label = label
         self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
 
@@ -321,14 +361,8 @@ class RedisFamily:
         self._wires.add(wire)
         return RedisEngine(self, wire)
 
-    def raise_floor(self, token: int) -> None:
-        """Take note of a token; threads may do so at the same time."""
-        with self._raising:
-            self.floor = max(self.floor, token)
-
     def forked(self) -> None:
         """In a forked child: let go of every inherited connection, of whichever engine."""
-        self._raising = threading.Lock()
         for wire in list(self._wires):
             wire.forked()
 

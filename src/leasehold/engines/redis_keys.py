@@ -5,10 +5,10 @@ are percent-encoded, and in the namespace also ``:`` and what means something in
 namespace, no tag contains a brace, and no two pairs share a key.
 
 >>> keys_of("shop", "order:7")[0]
-b'lh:{shop:order:7}:l'
+'lh:{shop:order:7}:l'
 >>> keys_of("a:b", "{x}")[0]
-b'lh:{a%3Ab:%7Bx%7D}:l'
->>> name_in(keys_of("a:b", "{x}")[0], "a:b")
+'lh:{a%3Ab:%7Bx%7D}:l'
+>>> name_in(b"lh:{a%3Ab:%7Bx%7D}:l", "a:b")
 '{x}'
 """
 
@@ -24,10 +24,10 @@ _IN_NAMES: Final = re.compile(r"[%{}]")
 _IN_NAMESPACES: Final = re.compile(r"[%{}:*?\[\]\\]")
 
 
-def keys_of(namespace: str, name: str) -> tuple[bytes, ...]:
+def keys_of(namespace: str, name: str) -> tuple[str, ...]:
     """The keys of one name."""
     tag = f"{PREFIX}{{{_encoded(_IN_NAMESPACES, namespace)}:{_encoded(_IN_NAMES, name)}}}:"
-    return tuple((tag + letter).encode() for letter in (HEAD, SEATS, ENDS, QUEUE, UNTILS, PLACES))
+    return tuple(tag + letter for letter in (HEAD, SEATS, ENDS, QUEUE, UNTILS, PLACES))
 
 
 def pattern_of(namespace: str) -> str:
@@ -45,7 +45,7 @@ def name_in(key: bytes, namespace: str) -> str | None:
     if not text.startswith(start) or not text.endswith(f"}}:{HEAD}"):
         return None
     name = re.sub("%([0-9A-F]{2})", lambda found: chr(int(found[1], 16)), text[len(start) : -3])
-    return name if keys_of(namespace, name)[0] == key else None
+    return name if keys_of(namespace, name)[0] == text else None
 
 
 def _encoded(special: re.Pattern[str], text: str) -> str:

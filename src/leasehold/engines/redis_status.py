@@ -25,7 +25,7 @@ def _read(pattern: re.Pattern[bytes], text: Any) -> tuple[bytes, ...]:
     return tuple(match.groups())
 
 
-def may_be_idle(head: bytes) -> bool:
+def is_idle(head: bytes) -> bool:
     """Whether a head says by itself that nobody holds the name and nobody waits."""
     match = _HEAD.fullmatch(head)
     return match is not None and match[4] in {None, b"0"} and match[5] in {None, b"none"} and match[6] is None
@@ -35,7 +35,7 @@ class _Seat:
     """One lease as it is written on the server."""
 
     def __init__(self, token: bytes, mode: Mode, text: Any) -> None:
-        renewed, lasts, since, _beat, delay, about = _read(_SEAT, text)
+        renewed, since, _beat, lasts, delay, about = _read(_SEAT, text)
         self.token, self.mode, self.about = int(token), mode, about.decode("utf-8", "replace")
         self.since, self.expires, self.delay = int(since), int(renewed) + int(lasts), int(delay)
 

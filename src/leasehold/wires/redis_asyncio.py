@@ -11,7 +11,7 @@ import os
 import socket
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from leasehold.core.worlds import World
@@ -193,6 +193,8 @@ class AsyncLine(asyncio.Protocol):
 class AsyncWire:
     """One line to one server, shared by the tasks of an event loop."""
 
+    suspends = True
+
     def __init__(self, target: Target, label: str) -> None:
         self.world = AsyncWorld()
         self.hello: Hello | None = None
@@ -205,17 +207,21 @@ class AsyncWire:
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._left_behind: list[Any] = []
 
-    async def ask(self, request: bytes, until: float) -> Any:
+    def ask(self, request: bytes, until: float) -> Awaitable[Any]:
         """Send one request."""
         line = self._line
         if line is None or line.loop is not asyncio.get_running_loop():
-            line = await self._connected(until)
+            return self._connect_and_ask(request, until)
+        return line.send(request, until)
+
+    async def _connect_and_ask(self, request: bytes, until: float) -> Any:
+        line = await self._connected(until)
         return await line.send(request, until)
 
-    async def ask_all(self, requests: list[bytes], until: float) -> list[Any]:
+    async def ask_all(self, request: bytes, count: int, until: float) -> list[Any]:
         """Send a pipeline."""
         line = await self._connected(until)
-        replies: list[Any] = await line.send_all(b"".join(requests), len(requests), until)
+        replies: list[Any] = await line.send_all(request, count, until)
         return replies
 
     async def ask_to_queue(self, holder: str, request: bytes, until: float) -> Any:
@@ -233,10 +239,10 @@ class AsyncWire:
                 self._wakes.pop(key, None)
         return reply
 
-    async def ask_to_leave(self, holder: str, request: bytes, until: float) -> Any:
+    def ask_to_leave(self, holder: str, request: bytes, until: float) -> Awaitable[Any]:
         """Send the last request of a holder."""
         self._wakes.pop(holder.encode(), None)
-        return await self.ask(request, until)
+        return self.ask(request, until)
 
     async def wait(self, holder: str, until: float) -> None:
         """Wait for this holder's wake-up; without one to expect, it is time to ask."""

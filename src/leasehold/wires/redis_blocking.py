@@ -19,7 +19,7 @@ import threading
 import weakref
 from typing import Any
 
-from leasehold.core.worlds import World
+from leasehold.core.worlds import World, run_blocking
 from leasehold.errors import EngineError
 from leasehold.wires.redis_dial import connect_blocking
 from leasehold.wires.redis_replies import (
@@ -42,6 +42,8 @@ from leasehold.worlds import BlockingWorld
 OWN_PATIENCE = struct.pack("ll", 0, 4000)
 """How long the socket itself waits before the clock is looked at: a `timeval` of 4 ms."""
 MOST_IDLE_LINES = 32
+TRUSTED = 0.05
+"""For how long after its last use an idle line is believed to be open."""
 LONGEST_POLL = 3600.0
 
 
@@ -51,6 +53,7 @@ class Line:
     def __init__(self, sock: socket.socket, world: World, address: str) -> None:
         self.address_argument = b""
         """Where wake-ups for this connection go, as the last argument of a request that queues."""
+        self.used_at = float("-inf")
         self._sock, self._world, self._address = sock, world, address
         self._not_yet = _give_up_early(sock)
         self._send, self._receive = sock.send, sock.recv
@@ -207,55 +210,57 @@ def _give_up_early(sock: socket.socket) -> tuple[type[OSError], ...]:
 class BlockingWire:
     """Lines to one server, shared by threads."""
 
+    suspends = False
+
     def __init__(self, target: Target, label: str) -> None:
         self.world = BlockingWorld()
         self.hello: Hello | None = None
+        self._now = self.world.now
         self._target, self._label, self._address = target, label, target.address
         self._idle: list[Line] = []
-        self._kept: Any = threading.local()
+        self._kept: dict[int, tuple[str, Line]] = {}
+        """By thread, since a thread waits for one thing at a time: its holder, and the line it was queued on."""
         self._lines: weakref.WeakSet[Line] = weakref.WeakSet()
-        self._pooling = True
 
-    async def ask(self, request: bytes, until: float) -> Any:
+    def ask(self, request: bytes, until: float) -> Any:
         """Send one request on any line."""
-        line = self._idle_line() or await self._connect(until)
+        line = self._line(until)
         reply = line.ask(request, until)
         self._put_back(line)
         return reply
 
-    async def ask_all(self, requests: list[bytes], until: float) -> list[Any]:
+    def ask_all(self, request: bytes, count: int, until: float) -> list[Any]:
         """Send a pipeline on any line."""
-        line = self._idle_line() or await self._connect(until)
-        replies = line.ask_all(b"".join(requests), len(requests), until)
+        line = self._line(until)
+        replies = line.ask_all(request, count, until)
         self._put_back(line)
         return replies
 
-    async def ask_to_queue(self, holder: str, request: bytes, until: float) -> Any:
+    def ask_to_queue(self, holder: str, request: bytes, until: float) -> Any:
         """Send a request that lacks its last argument, the address for wake-ups. Refused by a list, keep the line."""
-        line = self._kept_usable_line(holder) or self._idle_line() or await self._connect(until)
+        line = (self._kept and self._usable_kept_line(holder)) or self._line(until)
         reply = line.ask(request + line.address_argument, until)
         if type(reply) is list:
-            self._kept.line = (holder, line)
+            self._kept[threading.get_ident()] = (holder, line)
         else:
             self._put_back(line)
         return reply
 
-    async def ask_to_leave(self, holder: str, request: bytes, until: float) -> Any:
+    def ask_to_leave(self, holder: str, request: bytes, until: float) -> Any:
         """Send the last request of a holder."""
-        line = self._kept_usable_line(holder) or self._idle_line() or await self._connect(until)
+        line = (self._kept and self._usable_kept_line(holder)) or self._line(until)
         reply = line.ask(request, until)
         self._put_back(line)
         return reply
 
-    async def wait(self, holder: str, until: float) -> None:
+    def wait(self, holder: str, until: float) -> None:
         """Wait for this holder's wake-up on the line that it was queued on; without one, it is time to ask."""
         line = self._kept_line(holder)
         if line is not None and line.listen(holder.encode(), until):
-            self._kept.line = (holder, line)
+            self._kept[threading.get_ident()] = (holder, line)
 
-    async def close(self) -> None:
-        """Close what is idle; what is in use is closed when it is put back."""
-        self._pooling = False
+    def close(self) -> None:
+        """Close what is idle. What is in use goes on, and is closed when it is forgotten."""
         while self._idle:
             self._idle.pop().close()
 
@@ -263,21 +268,24 @@ class BlockingWire:
         """Let go of every inherited line without a word to the server."""
         for line in list(self._lines):
             line.let_go()
-        self._idle, self._kept, self._lines = [], threading.local(), weakref.WeakSet()
+        self._idle, self._kept, self._lines = [], {}, weakref.WeakSet()
 
-    def _idle_line(self) -> Line | None:
-        while self._idle:
+    def _line(self, until: float) -> Line:
+        """An idle line that can carry a request, or a new one."""
+        now = self._now()
+        while True:
             try:
                 line = self._idle.pop()
-            except IndexError:  # another thread was quicker
-                return None
-            if not line.poll(0) or line.is_usable():
+            except IndexError:
+                return run_blocking(self._connect(until))
+            # One that was in use a moment ago is trusted: looking costs a system call.
+            if now - line.used_at < TRUSTED or not line.poll(0) or line.is_usable():
+                line.used_at = now
                 return line
-        return None
 
     def _kept_line(self, holder: str) -> Line | None:
         """The line that this thread's waiter was queued on. One of an earlier, interrupted waiter is closed."""
-        kept: tuple[str, Line] | None = self._kept.__dict__.pop("line", None)
+        kept = self._kept.pop(threading.get_ident(), None)
         if kept is None:
             return None
         keeper, line = kept
@@ -286,12 +294,12 @@ class BlockingWire:
             return None
         return line
 
-    def _kept_usable_line(self, holder: str) -> Line | None:
+    def _usable_kept_line(self, holder: str) -> Line | None:
         line = self._kept_line(holder)
-        return line if line is None or not line.poll(0) or line.is_usable() else None
+        return line if line is not None and (not line.poll(0) or line.is_usable()) else None
 
     def _put_back(self, line: Line) -> None:
-        if self._pooling and len(self._idle) < MOST_IDLE_LINES:
+        if len(self._idle) < MOST_IDLE_LINES:
             self._idle.append(line)
         else:
             line.close()
@@ -307,7 +315,6 @@ class BlockingWire:
             raise
         line.address_argument = bulk(channel.encode())
         self._lines.add(line)
-        self._pooling = True
         return line
 
     async def _dial(self, endpoint: Endpoint, until: float) -> Line:

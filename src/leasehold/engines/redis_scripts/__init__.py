@@ -15,12 +15,16 @@ KEYS: Final = 6
 
 
 class Script(NamedTuple):
-    """One operation, ready to be followed by its keys and arguments in the protocol's form."""
+    """One operation. Its two beginnings are to be followed by keys and arguments, all in the protocol's form."""
 
     text: str
-    by_digest: bytes
-    by_text: bytes
+    by_digest: str
+    by_text: str
     """For a server that does not know the script (yet, or since it restarted); it then does."""
+
+    def with_text(self, request: str) -> str:
+        """The same request, bringing the script along."""
+        return self.by_text + request.removeprefix(self.by_digest)
 
 
 def text_of(*parts: str) -> str:
@@ -30,17 +34,21 @@ def text_of(*parts: str) -> str:
 
 
 def _script(text: str, arguments: int) -> Script:
-    body = text.encode()
-    digest = hashlib.sha1(body, usedforsecurity=False).hexdigest().encode()
-    count = 3 + KEYS + arguments
-    by_digest = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n%d\r\n" % (count, digest, KEYS)
-    by_text = b"*%d\r\n$4\r\nEVAL\r\n$%d\r\n%b\r\n$1\r\n%d\r\n" % (count, len(body), body, KEYS)
-    return Script(text, by_digest, by_text)
+    digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    start = f"*{3 + KEYS + arguments}\r\n"
+    count = argument(str(KEYS))
+    by_digest = start + argument("EVALSHA") + argument(digest) + count
+    return Script(text, by_digest, start + argument("EVAL") + argument(text) + count)
+
+
+def argument(text: str) -> str:
+    """One argument in the protocol's form."""
+    return f"${len(text.encode())}\r\n{text}\r\n"
 
 
 _TAKE = text_of("begin", "take_idle", "table", "take")
-TAKE: Final = _script(_TAKE, arguments=8)
-TAKE_OR_QUEUE: Final = _script(_TAKE, arguments=12)
+TAKE: Final = _script(_TAKE, arguments=6)
+TAKE_OR_QUEUE: Final = _script(_TAKE, arguments=10)
 RENEW: Final = _script(text_of("begin", "table", "renew"), arguments=3)
 RELEASE: Final = _script(text_of("begin", "release_alone", "table", "release"), arguments=1)
 FORCE_RELEASE: Final = _script(text_of("begin", "table", "force_release"), arguments=1)

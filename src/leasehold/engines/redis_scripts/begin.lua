@@ -8,7 +8,7 @@
 --       6 places  hash: holder -> place
 --
 -- The head is   <token>[;<turn_since>,<closed_until>,<sweep_at>,<kind>][ <holder> <seat>]
---   seat:       <renewed> <lasts> <since> <beat> <delay> <about>         (in the hash its token comes first)
+--   seat:       <renewed> <since> <beat> <lasts> <delay> <about>         (in the hash its token comes first)
 --   place:      <mode> <limit> <since> <address> <about>
 -- so an idle name is its token alone, and an exclusive lease that nobody waits for has no middle part.
 --

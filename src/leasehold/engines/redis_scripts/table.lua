@@ -19,11 +19,11 @@ end
 
 local function seat_text(one)
   return string.format('%.0f %.0f %.0f %.0f %.0f %s',
-    one.renewed, one.lasts, one.since, one.beat, one.delay, one.about)
+    one.renewed, one.since, one.beat, one.lasts, one.delay, one.about)
 end
 
 local function seat_from(holder, its_token, its_text)
-  local renewed, lasts, since, beat, delay, about =
+  local renewed, since, beat, lasts, delay, about =
     string.match(its_text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
   return {holder = holder, token = tonumber(its_token), renewed = tonumber(renewed), lasts = tonumber(lasts),
     expires = renewed + lasts, since = tonumber(since), beat = tonumber(beat), delay = tonumber(delay), about = about}
@@ -169,9 +169,10 @@ local function insist()
   redis.call('PEXPIRE', HEAD, SEATS_KEPT_MS)
 end
 
+-- Start the lease anew. It never gets shorter in real time, even when the clock was set back meanwhile.
 local function beat(one, ttl)
-  one.expires = math.max(one.expires, now + ttl)
-  one.renewed, one.lasts, one.beat = now, one.expires - now, one.beat + 1
+  one.renewed, one.lasts, one.beat = now, math.max(one.lasts, ttl), one.beat + 1
+  one.expires = now + one.lasts
   put_seat(one)
 end
 

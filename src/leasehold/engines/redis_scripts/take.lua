@@ -1,10 +1,11 @@
 -- Take the name and mint a token, or refuse and (with patience) queue.
 -- Answers the token, or {ask_again [, the incumbent's token, beat, lasts, about]}.
 
-local holder, floor, mode, ttl, limit = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local delay, about = tonumber(ARGV[6]), ARGV[7]  -- ARGV[8]: for how long an uncontended head is kept, in ms
-local patience, suspect_token, suspect_beat = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
-local address = ARGV[12]
+local holder, floor, mode, limit = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[6])
+local ttl, delay, about = string.match(ARGV[5], '^(%d+) (%d+) (.*)$')
+ttl, delay = tonumber(ttl), tonumber(delay)
+local patience, suspect_token, suspect_beat = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local address = ARGV[10]
 
 -- How many are in front, and whether I am in the queue already.
 local function find_rank()
@@ -16,7 +17,7 @@ end
 
 -- Whether everyone in front could have stepped in.
 local function all_before_fit(rank)
-  if kind == 'none' then return true end
+  if rank == 0 or kind == 'none' then return true end
   for _, other in ipairs(redis.call('ZRANGE', QUEUE, 0, rank - 1)) do
     local place = place_of(other)
     if place and not fits(place.mode, place.limit) then return false end
@@ -64,7 +65,9 @@ local function refuse(rank, queued, before_fit)
   local incumbent = first_to_end()
   local starts = before_fit and turn_since or incumbent.expires
   local ask_again = math.max(starts, closed_until) + rank * TURN - now
-  ask_again = math.min(math.max(ask_again, 1), LONGEST_SILENCE)
+  -- Only the head is woken by a release; the others look by themselves whether it hangs, the nearer the more often.
+  local silence = rank == 0 and LONGEST_SILENCE or math.min(rank * (rank + 1) / 2 * TURN, LONGEST_SILENCE)
+  ask_again = math.min(math.max(ask_again, 1), silence)
   if patience then queue(ask_again, queued) end
   if changed then save() end
   if not incumbent then return {ask_again} end

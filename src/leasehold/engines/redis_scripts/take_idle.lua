@@ -1,12 +1,11 @@
--- The shortcut for nearly every take: an idle name, and an exclusive lease. It does what the long way does.
+-- The shortcut for nearly every take: an idle name, and an exclusive lease. It does what the long way does, without
+-- turning text into numbers: of two numbers of the same length the greater one is also the greater text.
 
-local last = text and tonumber(text) or not text and 0
-if last and ARGV[3] == 'exclusive' then
-  local token = math.max(last + 1, now, ARGV[2] + 1)
-  if token == now then
-    local now_text = string.format('%.0f', now)
-    redis.call('SET', HEAD, now_text .. ' ' .. ARGV[1] .. ' ' .. now_text .. ' ' .. ARGV[4] .. ' ' .. now_text ..
-      ' 0 ' .. ARGV[6] .. ' ' .. ARGV[7], 'PX', ARGV[8])
-    return now_text
-  end
+local now_text = time[1] .. (#time[2] == 6 and time[2] or string.sub('00000' .. time[2], -6))
+local above_last = not text or #text == #now_text and text < now_text
+local above_floor = #ARGV[2] <= #now_text and ARGV[2] < now_text
+if above_last and above_floor and ARGV[3] == 'exclusive' then
+  redis.call('SET', HEAD, now_text .. ' ' .. ARGV[1] .. ' ' .. now_text .. ' ' .. now_text .. ' 0 ' .. ARGV[5],
+    'PX', ARGV[4])
+  return now_text
 end

@@ -1,0 +1,161 @@
+"""Redis, Valkey and Sentinel servers of the tests' own: on free loopback ports, in their own folders, ended by pid."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hiredis
+import pytest
+
+import servers
+
+START_WITHIN = 20.0
+
+
+def free_port() -> int:
+    """A port that is free now, low enough that a cluster's second port (10000 above) exists."""
+    while True:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port: int = listener.getsockname()[1]
+        if port < 55_000:
+            return port
+
+
+class RawClient:
+    """A few lines that talk to a server, so that tests do not lean on what they test."""
+
+    def __init__(self, port: int, *, resp3: bool = False) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._reader = hiredis.Reader()
+        if resp3:
+            self("HELLO", "3")
+
+    def __call__(self, *command: str | bytes | int) -> Any:
+        """Send a command and return its reply; an error reply is raised."""
+        self.send(*command)
+        reply = self.receive()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def send(self, *command: str | bytes | int) -> None:
+        """Send a command."""
+        self._socket.sendall(hiredis.pack_command(command))  # type: ignore[arg-type]
+
+    def receive(self) -> Any:
+        """Wait for the next reply or push."""
+        while (reply := self._reader.gets()) is False:
+            received = self._socket.recv(65536)
+            if not received:
+                raise ConnectionResetError
+            self._reader.feed(received)
+        return reply
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class RedisServer:
+    """One server process in a folder. What `start` finds there is what the last run left."""
+
+    def __init__(self, engine: str, folder: Path, *settings: str) -> None:
+        program = servers.find(engine)
+        if program is None:
+            pytest.fail(f"no {engine} server here; python tools/servers.py ensure {engine}")
+        self.engine, self.folder, self.port = engine, folder, free_port()
+        self._program, self._settings = str(program), settings
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        listens = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", ""]
+        self._run([self._program, *listens, *self._settings])
+
+    def _run(self, command: list[str]) -> None:
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        give_up_at = time.monotonic() + START_WITHIN
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > give_up_at:
+                pytest.fail(f"{' '.join(command)} did not start")
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        try:
+            with contextlib.closing(RawClient(self.port)) as client:
+                client("PING")
+        except hiredis.ReplyError as error:  # it wants a password: it is there
+            return str(error).startswith(("NOAUTH", "NOPERM"))
+        except OSError:
+            return False
+        return True
+
+    def client(self, *, resp3: bool = False) -> RawClient:
+        """A connection of the test's own."""
+        return RawClient(self.port, resp3=resp3)
+
+    def ask(self, *command: str | bytes | int) -> Any:
+        """One command on a connection of its own."""
+        with contextlib.closing(self.client()) as client:
+            return client(*command)
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(timeout=20)
+            self._process = None
+
+    def restart(self) -> None:
+        """Crash it, and start it on the same port."""
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """Let it hang: connections stay open, nobody is answered."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+
+class Sentinel(RedisServer):
+    """A Sentinel that watches primaries. It writes to its own configuration."""
+
+    def __init__(self, engine: str, folder: Path, *lines: str) -> None:
+        super().__init__(engine, folder)
+        self._lines = lines
+
+    def start(self) -> None:
+        path = self.folder / "sentinel.conf"
+        path.write_text("\n".join([f"port {self.port}", "bind 127.0.0.1", f"dir {self.folder}", *self._lines, ""]))
+        self._run([self._program, str(path), "--sentinel"])
+
+
+@contextlib.contextmanager
+def running(server: RedisServer) -> Iterator[RedisServer]:
+    """Run a server for as long as the block."""
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
