@@ -43,19 +43,12 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--seed", type=int, metavar="SEED", help="run one seed and draw its time line")
     what.add_argument("--hunt", action="store_true", help="plant each known bug and tell which judge catches it")
     made.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed to explore (default: 0)")
-    made.add_argument(
-        "--jobs",
-        type=_positive,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes (default: one for each core)",
-    )
+    cores = os.cpu_count() or 1
+    made.add_argument("--jobs", type=_positive, default=cores, metavar="N", help="processes (default: all cores)")
     made.add_argument(
         "--mutation", choices=sorted(MUTATIONS), metavar="NAME", help="plant a bug; --hunt shows the names"
     )
-    made.add_argument(
-        "--all", action="store_true", help="with --seed: tell the whole story, not only the part that matters"
-    )
+    made.add_argument("--all", action="store_true", help="with --seed: tell the whole story, not only a part")
     return made
 
 

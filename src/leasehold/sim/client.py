@@ -40,6 +40,11 @@ class SimKeeping(keeping.KeeperThread):
         self._keeper = keeper
         return keeper
 
+    def stop(self) -> None:
+        """End the loops; there is no thread to wait for."""
+        if self._keeper is not None:
+            self._keeper.close()
+
 
 class SimDesk(Desk):
     """The product's desk; each attempt is recorded when it is made."""
@@ -52,7 +57,7 @@ class SimDesk(Desk):
             request_timeout=request_timeout,
             most_waiters=100,
         )
-        self.keeper = SimKeeping(client)
+        self.keeper = client.keeping
         self.about = client.process.label
         self._client = client
         self._kept_alive: list[LeaseView] = []
@@ -101,6 +106,7 @@ class Client:
         self.process.look = self.look
         self.world = SimWorld(self.scheduler, self.process, clock, rng, number)
         self.family = SimFamily(self.world, network, server)
+        self.keeping = SimKeeping(self)
         self.desk = SimDesk(self, request_timeout)
         self._events = events
         self._request_timeout = request_timeout

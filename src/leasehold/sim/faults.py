@@ -42,7 +42,7 @@ class Faults:
         network.losses = rng.choice((0.02, 0.1, 0.25)) if "loss" in kinds else 0.0
         network.duplicates = rng.choice((0.05, 0.2, 0.5)) if "duplicate" in kinds else 0.0
         network.deaf = rng.choice((0.1, 0.5, 1.0)) if "deaf" in kinds else 0.0
-        network.failing = rng.choice((0.0, 0.02, 0.05)) if "cut" in kinds else 0.0
+        network.failing = rng.choice((0.02, 0.05, 0.1)) if "cut" in kinds else 0.0
         network.fail = self._fail
         storm = self._plan.faults_end * rng.random() if rng.random() < 0.3 else None
         for kind in kinds:
@@ -106,13 +106,13 @@ class Faults:
     def _pause(self) -> None:
         found = self._some_client()
         if found is not None:
-            self.pause(found[0], found[1], "")
+            self.pause(*found, self._ttl * self._rng.choice((0.4, 1.1, 1.6, 2.5)), "")
 
-    def pause(self, host: Host, client: Client, detail: str) -> bool:
-        """Stop a process for a while; often for longer than its leases last."""
+    def pause(self, host: Host, client: Client, duration: float, detail: str) -> bool:
+        """Stop a process for a while; False if it is stopped already."""
         if client.process.paused:
             return False
-        until = self._end_of(self._ttl * self._rng.choice((0.4, 1.1, 1.6, 2.5)))
+        until = self._end_of(duration)
         self._note("pause", host.label, until, detail)
         client.process.paused = True
         self._scheduler.call_at(until, self._wake, client)
@@ -121,9 +121,9 @@ class Faults:
     def pause_between(self, host: Host, client: Client) -> bool:
         """Stop a process exactly between a check and a write, now and then."""
         rough = self._scheduler.now < self._plan.faults_end
-        if not rough or "pause" not in self._plan.kinds or self._rng.random() > 0.15:
+        if not rough or "pause" not in self._plan.kinds or self._rng.random() > 0.35:
             return False
-        return self.pause(host, client, "between a check and a write")
+        return self.pause(host, client, self._ttl * self._rng.choice((1.5, 2.5, 4.0)), "between a check and a write")
 
     def _freeze(self) -> None:
         found = self._some_client()

@@ -440,6 +440,10 @@ JUDGES: tuple[Callable[[Record], Verdict], ...] = (
 
 def judge(history: History) -> list[Violation]:
     """All that is wrong with a history, in the order of time."""
-    record = Record(history)
+    return judge_record(Record(history))
+
+
+def judge_record(record: Record) -> list[Violation]:
+    """The same, for who has put the history in order already."""
     found = [violation for one in JUDGES for violation in one(record)]
     return sorted(found, key=lambda violation: violation.at)

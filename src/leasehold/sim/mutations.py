@@ -353,6 +353,15 @@ def renewer_dies_of_an_error() -> list[Edit]:
     return [edit(keeper.Keeper._renew_batch, ("self._try_again_soon(batch)\n        return", "raise"))]
 
 
+@_caught_by("soundness")
+def keeper_waits_for_what_is_over() -> list[Edit]:
+    """The keeper sleeps until a lease that is over is due again, which is at once, and again, and again."""
+    return [
+        edit(keeper.Keeper.watch_deadlines, ("held.ended is None and (", "(")),
+        edit(keeper.Keeper.renew, ("held.renew_at is not None and held.live", "held.renew_at is not None")),
+    ]
+
+
 @_caught_by("leftovers")
 def abandoned_attempt_not_cleaned_up() -> list[Edit]:
     """What an interrupted attempt left on the server stays there until it runs out."""

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, Literal
+
+Fence = Literal["none", "writes", "both"]
+FENCES: Final[tuple[Fence, ...]] = ("none", "writes", "both")
 
 WITHIN: Final = {
     "delay": "messages take long and overtake each other",
@@ -65,6 +68,8 @@ class Plan:
     lock_delay: float
     """0: none has one."""
     request_timeout: float
+    fence: Fence
+    """The kind of fence that most of the resources have which are used."""
     faults_end: float
 
     @property
@@ -89,6 +94,7 @@ def draw(seed: int) -> Plan:
         renewing=rng.choice((0.3, 0.7, 1.0)),
         ttl=ttl,
         lock_delay=rng.choice((0.0, 0.0, 0.5, 1.5)),
+        fence=rng.choice(FENCES),
         request_timeout=rng.choice((0.3, 1.0, 2.0)),
         faults_end=max(8.0, ttl * (4.0 + 4.0 * rng.random())),
     )

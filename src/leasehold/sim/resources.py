@@ -6,16 +6,14 @@ A write is not repeated here; for that a resource has idempotency keys or a sequ
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from typing import NamedTuple
 
 from leasehold.errors import LeaseholdError, OutcomeUnknown
 from leasehold.fences.rule import NEVER, Claim
 from leasehold.sim.history import Event, Touched
 from leasehold.sim.network import Network
+from leasehold.sim.plan import FENCES, Fence
 from leasehold.sim.scheduler import PARK, Task
-
-Fence = Literal["none", "writes", "both"]
-FENCES: Final[tuple[Fence, ...]] = ("none", "writes", "both")
 
 PATIENCE = 1.5
 

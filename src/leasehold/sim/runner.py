@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 from leasehold.sim.history import Fault, Got, History, Told, Touched
-from leasehold.sim.judges import Violation, judge, lost_updates
+from leasehold.sim.judges import Violation, judge, judge_record, lost_updates
 from leasehold.sim.mutating import planted
 from leasehold.sim.mutations import MUTATIONS
 from leasehold.sim.record import Record
@@ -117,7 +117,7 @@ def _count(tally: Tally, seed: int, history: History) -> None:
         tally.updates_lost[kind] += lost_updates(record, kind)
     tally.faults.update(event.kind for event in record.of(Fault))
     tally.faults.update(kind for kind in history.plan.kinds if kind in PROPERTIES)
-    tally.violations += [(seed, violation) for violation in judge(history)]
+    tally.violations += [(seed, violation) for violation in judge_record(record)]
 
 
 PROPERTIES = frozenset({"delay", "loss", "duplicate", "deaf", "drift", "wild"})

@@ -17,6 +17,9 @@ from leasehold.sim.server import SimServer
 from leasehold.sim.workload import Worker
 from leasehold.sim.world import Clock
 
+CLEAN_UP = 1.5
+"""Seconds in which keepers give back what was left to them in the end."""
+
 
 class Host:
     """A machine with a clock, and one process of ours at a time."""
@@ -93,9 +96,14 @@ class Simulation:
             last = self.plan.faults_end + 2 * LAST_WAIT
             while self._working() and scheduler.now < last:
                 scheduler.run(scheduler.now + 1.0)
+            scheduler.run(scheduler.now + CLEAN_UP)
+            history.events.extend(self._kept())
+            # Whoever keeps nothing renews nothing, so keepers need not go on while the last leases run out.
+            for host in self.hosts:
+                if host.client is not None:
+                    host.client.keeping.stop()
             scheduler.run(scheduler.now + 2.2 * self.plan.longest_ttl)
             history.events.extend(self.server.leftovers())
-            history.events.extend(self._kept())
         except Spinning as error:
             history.events.append(Broke(scheduler.now, "scheduler", str(error)))
         finally:

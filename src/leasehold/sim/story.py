@@ -97,7 +97,7 @@ class Story:
             case Granted() | Refused() | Freed() | Queued() | Unqueued() | Left():
                 return "server", self._say_server(event)
             case Fault():
-                return f"⚡{event.who}", self._say_fault(event)
+                return f"↯{event.who}", self._say_fault(event)
             case Calm():
                 return "", "── no faults from here on ──"
             case Touched():
@@ -144,18 +144,19 @@ class Story:
         match event:
             case Began():
                 wait = f"waits up to {event.wait:.2f} s" if event.wait else "tries once"
-                return f"wants {event.name} ({event.mode}, ttl {event.ttl:.2f} s, {wait}) as {holder}"
+                said = f"wants {event.name} ({event.mode}, ttl {event.ttl:.2f} s, {wait}) as {holder}"
             case Got():
                 token = self._token(event.name, event.token)
-                return f"has {event.name} as {holder} with {token}, good until {event.valid_until:.3f}"
+                said = f"has {event.name} as {holder} with {token}, good until {event.valid_until:.3f}"
             case NotGot():
-                return f"does not get it as {holder}: {event.why}"
+                said = f"does not get it as {holder}: {event.why}"
             case Moved():
-                return f"{holder} is good until {event.valid_until:.3f}"
+                said = f"{holder} is good until {event.valid_until:.3f}"
             case Ended():
                 ended = "is being released" if event.reason == RELEASED else f"is over: {event.reason}"
-                return f"{holder} {ended}" if event.reason else f"{holder} is revived"
+                said = f"{holder} {ended}" if event.reason else f"{holder} is revived"
             case Told():
-                return f"is told that {holder} is lost"
-            case Done():
-                return f"is through with {holder}: {event.outcome}"
+                said = f"is told that {holder} is lost"
+            case _:
+                said = f"is through with {holder}: {event.outcome}"
+        return said

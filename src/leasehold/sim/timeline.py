@@ -78,7 +78,7 @@ def _legend(lanes: Lanes) -> Text:
         text.append(f" holds {name}  ")
     text.append("░ waits  ▒ paused  ", style="default")
     text.append("✝", style="red")
-    text.append(" dead  · idle  ⚡ fault  ")
+    text.append(" dead  · idle  ↯ fault  ")
     text.append("▼", style="bold red")
     text.append(" violation")
     return text
@@ -101,9 +101,8 @@ def _chart(lanes: Lanes, since: float, until: float, width: int, marks: list[flo
         yield line
     line = Text(f"{'faults':>{LABEL}} ", style="bold")
     for column in range(width):
-        line.append(
-            "⚡" if lanes.fault_within(since + column * step, since + (column + 1) * step) else " ", style="yellow"
-        )
+        struck = lanes.fault_within(since + column * step, since + (column + 1) * step)
+        line.append("↯" if struck else " ", style="yellow")
     yield line
 
 

@@ -12,8 +12,8 @@ from leasehold.lease import AsyncLease
 from leasehold.settings import Terms
 from leasehold.sim.client import Client
 from leasehold.sim.history import Event, Fault, NotGot, Told
-from leasehold.sim.plan import LAST_WAIT, Plan
-from leasehold.sim.resources import FENCES, By, Store
+from leasehold.sim.plan import FENCES, LAST_WAIT, Plan
+from leasehold.sim.resources import By, Store
 from leasehold.sim.scheduler import Interrupted
 
 T = TypeVar("T")
@@ -134,13 +134,13 @@ class Worker:
         """Do something while holding; False when the work must stop."""
         rng, what = self._rng, self._rng.random()
         try:
-            if what < 0.6 and lease._held.want.mode == "exclusive":
+            if what < 0.7 and lease._held.want.mode == "exclusive":
                 await self._change(lease)
-            elif what < 0.75:
+            elif what < 0.82:
                 await lease.extend(self._plan.ttl * (0.5 + rng.random()))
-                if rng.random() < 0.3:
+                if rng.random() < 0.5:
                     await self._world.sleep(lease.remaining)
-            elif what < 0.9:
+            elif what < 0.92:
                 await self._world.sleep(rng.random() * self._plan.ttl)
             else:
                 await self._world.sleep(lease.remaining)  # held to the last moment
@@ -154,7 +154,7 @@ class Worker:
     async def _change(self, lease: AsyncLease) -> None:
         """Look whether the lease is held, read, think, look again, write. A pause fits in after each look."""
         by = By(self._who, lease._held.want.holder, lease.name, lease.token)
-        fence = self._rng.choice(FENCES)
+        fence = self._plan.fence if self._rng.random() < 0.7 else self._rng.choice(FENCES)
         await self._look(lease)
         value = await self._store.read(by, fence)
         await self._world.sleep(self._rng.random() ** 3 * self._plan.ttl)
