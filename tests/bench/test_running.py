@@ -181,6 +181,18 @@ def test_on_a_users_file_nothing_else_is_touched_and_nothing_stays(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("leasehold-bench-")] == []
 
 
+@pytest.mark.parametrize(
+    ("on", "code", "said"),
+    [("nonsense", 64, "starts with a scheme"), ("redis://127.0.0.1:1", 78, "cannot be reached")],
+)
+def test_an_engine_that_cannot_be_measured_is_an_error_of_one_line(
+    on: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--on", on, "--only", "uncontended"]) == code
+    [line] = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
 def test_without_a_server_the_rest_is_measured_and_how_to_get_one_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     with pytest.raises(NoServer, match="apt-get install redis-server"), private_redis():

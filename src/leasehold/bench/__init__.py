@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from leasehold.errors import EngineError, Misuse
+
 if TYPE_CHECKING:
     from leasehold.bench.effort import Effort, Measure, Steps
     from leasehold.bench.results import Results
@@ -52,6 +54,12 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; everything that was started has been ended\n")
         return 130
+    except Misuse as error:
+        sys.stderr.write(f"{error}\n")
+        return 64
+    except (EngineError, OSError) as error:
+        sys.stderr.write(f"the engine cannot be reached: {error}\n")
+        return 78
     if options.json is not None:
         options.json.write_text(results.to_json(), encoding="utf-8")
     from rich.console import Console
