@@ -246,4 +246,13 @@ def _ask_again(entry: Entry, ask: Ask, rank: int, now: int) -> int:
     else:
         first_end = min(seat.expires for seat in entry.seats)
         starts = max(first_end, entry.closed_until) + rank * TURN
-    return min(max(starts - now, 1), LONGEST_SILENCE)
+    return min(max(starts - now, 1), _longest_silence(rank))
+
+
+def _longest_silence(rank: int) -> int:
+    """How long who is `rank`-th from the head may be left without news.
+
+    Only the head is woken by a release, so the others must look by themselves whether it hangs: the next one so often
+    that a missed turn costs no more than the turn, and all of them together about once a second.
+    """
+    return min(rank * (rank + 1) // 2 * TURN, LONGEST_SILENCE) if rank else LONGEST_SILENCE
