@@ -10,7 +10,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from leasehold.core.engine import Want
@@ -86,10 +86,10 @@ def give_back(held):
 class Worker:
     """Another process, running `code` after the prologue. It is killed at the end of the test, by its id."""
 
-    def __init__(self, path: Path, code: str, *args: object) -> None:
+    def __init__(self, path: Path, code: str, *args: object, under: Sequence[str] = ()) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- closed in `end`
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROLOGUE + textwrap.dedent(code), str(path), *map(str, args)],
+            [*under, sys.executable, "-c", PROLOGUE + textwrap.dedent(code), str(path), *map(str, args)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
