@@ -25,7 +25,7 @@ def test_reads_what_a_server_said() -> None:
     assert outcome == (40395, True, [[Key(b"k/a01", 40395, 77001, b"v")]])
     assert outcome.find(b"k/a01") == Key(b"k/a01", 40395, 77001, b"v")
     assert outcome.find(b"k/a") is None
-    assert messages.news_of(WATCH_ANSWER) == News(5, cancelled=False, compacted=False, deleted=[b"k/a01"])
+    assert messages.news_of(WATCH_ANSWER) == News(5, 40396, created=False, cancelled=False, deleted=[b"k/a01"])
 
 
 def test_numbers_of_64_bits_keep_their_sign() -> None:

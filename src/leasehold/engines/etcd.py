@@ -33,7 +33,7 @@ from leasehold.errors import EngineError, EngineUnavailable, Misuse, OutcomeUnkn
 from leasehold.wires import etcd_messages as messages
 from leasehold.wires.etcd_address import Address, address_from_url, warn_of_transport
 from leasehold.wires.etcd_errors import LeaseGone
-from leasehold.wires.etcd_messages import Key, Outcome, looking
+from leasehold.wires.etcd_messages import Key, looking
 
 if TYPE_CHECKING:
     from leasehold.lease import LeaseView
@@ -43,8 +43,8 @@ T = TypeVar("T")
 
 KEPT: Final = 1 / 3
 """A session that waiters hang on is kept alive whenever it has spent this share of its TTL."""
-SHORT_WAIT: Final = 1.0
-"""Who waits longer than this also watches its own key."""
+SHORT_WAIT: Final = 0.1
+"""Who waits longer than this also watches its own key, and looks whether a watch began too late."""
 SILENCE: Final = 30.0
 """A waiter asks again after so long even without news."""
 NEAR: Final = 2
@@ -53,6 +53,7 @@ MOST_SHOWN: Final = 1000
 """Holders and waiters of a name."""
 MOST_ASKED: Final = 32
 """Sessions that are asked how long they have left, to show a name."""
+LOOK_WITHIN: Final = 0.25
 CLOSE_WITHIN: Final = 0.5
 
 
@@ -115,73 +116,112 @@ class EtcdEngine:
             ours = outcome.find(place.key)
             if outcome.succeeded:
                 place.token = outcome.revision if ours is None else ours.created
-                return self._judged(want, place, [], outcome)
+                return self._judged(want, place, [], outcome.revision)
             if ours is not None:  # an earlier request of this attempt did arrive
                 return await self._queue_up(want, place, keys, 0.0, until)
             if want.mode != "permit" or layout.blockade("permit", want.limit, outcome.found[1]) is not None:
                 self._sessions.forget(want.holder)
-                return Busy(SILENCE, _incumbent(outcome.found[0]))
+                return Busy(SILENCE, _incumbent(outcome.found[0][0] if outcome.found[0] else None))
             revision = outcome.revision  # there is room; take it if nobody else did meanwhile
 
     async def _queue_up(
         self, want: Want, place: Place, keys: layout.NameKeys, patience: float, until: float
     ) -> Grant | Busy:
         """Have a key in the queue, and see who is before it."""
-        span = keys.in_the_way_of(want.mode)
-        own, oldest = looking(messages.look(place.key)), looking(messages.look(*span, limit=1, keys_only=False))
-        near = 0 if want.mode == "permit" else NEAR
-        if place.token is None:
-            put = messages.put(place.key, layout.value_of(want, time.time(), patience), place.session.id)
-            latest = looking(messages.look(*span, limit=near, newest_first=True))
-            # Writing a key that is there already keeps its place.
-            outcome = await self._requests.txn([], [put, oldest, latest, own], [], until, place)
-            place.token = self._shown(outcome, place).created
-            before = [one for one in reversed(outcome.found[1]) if one.created < place.token]
-            if before or not near or len(outcome.found[1]) < near:
-                return self._judged(want, place, before, outcome)
-        latest = looking(messages.look(*span, limit=near, newest_first=True, created_before=place.token))
-        outcome = await self._requests.txn([], [oldest, latest, own], [], until)
+        answer = await self._join(want, place, keys, patience, until) if place.token is None else None
+        answer = answer or await self._look(want, place, keys, until)
+        # Still none: its session ended, or an operator broke the lock, and the place in the queue is lost.
+        return answer or await self._queue_up(want, place, keys, patience, until)
+
+    async def _join(
+        self, want: Want, place: Place, keys: layout.NameKeys, patience: float, until: float
+    ) -> Grant | Busy | None:
+        """Write the key; one that is there already keeps its place. None: it cannot be told yet who is before it."""
+        put = messages.put(place.key, layout.value_of(want, time.time(), patience), place.session.id)
+        oldest = looking(messages.look(*keys.in_the_way_of(want.mode), limit=1, keys_only=False))
+        outcome = await self._requests.txn([], [put, *self._latest(want, place, keys), oldest], [], until, place)
+        place.incumbent = outcome.found[-1][0] if outcome.found[-1] else None
+        ours = outcome.find(place.key)
+        if ours is None:  # many have come after it, since an earlier request that got no answer
+            found = await self._requests.ask(messages.RANGE, messages.look(place.key), until, messages.keys_in)
+            ours = found[0] if found else None
+        if ours is None or (ours.key, ours.lease) != (place.key, place.session.id):
+            raise EngineError(f"etcd at {self.facts.address} does not show the key that it has just written")
+        place.token = ours.created
+        latest = outcome.found[0]
+        if want.mode == "permit" or len(latest) < NEAR or latest[-1].created < ours.created:
+            return self._judged(want, place, latest, outcome.revision)
+        return None
+
+    async def _look(self, want: Want, place: Place, keys: layout.NameKeys, until: float) -> Grant | Busy | None:
+        """See who is before a key that is in the queue; None when it is not there any more."""
+        outcome = await self._requests.txn([], self._latest(want, place, keys), [], until)
         ours = outcome.find(place.key)
         if ours is None or (ours.created, ours.lease) != (place.token, place.session.id):
-            # Its session ended, or an operator broke the lock: the place in the queue is lost.
-            place.token = None
-            return await self._queue_up(want, place, keys, patience, until)
-        return self._judged(want, place, outcome.found[1][::-1], outcome)
+            place.token = place.blockade = None
+            return None
+        return self._judged(want, place, outcome.found[0], outcome.revision)
 
-    def _shown(self, outcome: Outcome, place: Place) -> Key:
-        ours = outcome.find(place.key)
-        if ours is None or ours.lease != place.session.id:
-            raise EngineError(f"etcd at {self.facts.address} does not show the key that it has just written")
-        return ours
+    def _latest(self, want: Want, place: Place, keys: layout.NameKeys) -> list[bytes]:
+        """See one's own key, and before it the latest that could be in its way (or all, where they are counted)."""
+        span, near = keys.in_the_way_of(want.mode), 0 if want.mode == "permit" else NEAR
+        upto = 0 if place.token is None else place.token + 1
+        latest = looking(messages.look(*span, limit=near, newest_first=True, created_before=upto))
+        return [latest] if want.mode != "shared" else [latest, looking(messages.look(place.key))]
 
-    def _judged(self, want: Want, place: Place, before: Sequence[Key], outcome: Outcome) -> Grant | Busy:
-        """Granted, or not, given the keys before one's own."""
-        place.blockade, place.revision = layout.blockade(want.mode, want.limit, before), outcome.revision
-        if place.blockade is not None:
-            return Busy(SILENCE, _incumbent(outcome.found[0]))
+    def _judged(self, want: Want, place: Place, latest: Sequence[Key], revision: int) -> Grant | Busy:
+        """Granted, or not, given the keys around one's own, newest first."""
         assert place.token is not None
-        return Grant(place.token, since=place.session.confirmed_at)
+        before = [one for one in reversed(latest) if one.created < place.token]
+        place.blockade, place.revision = layout.blockade(want.mode, want.limit, before), revision
+        if place.blockade is None:
+            return Grant(place.token, since=place.session.confirmed_at)
+        return Busy(SILENCE, _incumbent(place.incumbent))
 
     # Waiting
 
     async def wait(self, want: Want, until: float) -> None:
-        """Return when what stands before the asker is gone, or its own key is; meanwhile keep its session alive."""
+        """Return when what stands before the asker is gone, or its own key is; meanwhile keep its session alive.
+
+        Its own key is watched only after a while, for most waits are over by then.
+        """
         place = self._sessions.known(want.holder)
         if place is None or place.blockade is None:
             await self._pause(until)
             return
         news = _News(place, place.blockade, self._wire.bell())
-        span = (min(news.left), b"") if len(news.left) == 1 else self._keys(want.name).in_the_way_of(want.mode)
+        keys = self._keys(want.name)
+        span = (min(news.left), b"") if len(news.left) == 1 else keys.in_the_way_of(want.mode)
         with contextlib.ExitStack() as watching:
-            watching.enter_context(self._family.hub.watch(*span, place.revision, news))
-            heard = await news.bell.heard(min(until - self.world.now(), SHORT_WAIT))
-            if not heard:
-                watching.enter_context(self._family.hub.watch(place.key, b"", place.revision, news))
-            while not heard and (now := self.world.now()) < until and not place.session.over(now):
-                await self._refresh_while_waiting(place.session, now, until)
-                heard = await news.bell.heard(min(until, place.session.refresh_at(KEPT)) - self.world.now())
-        if news.missed:
+            watching.enter_context(self._family.hub.watch(*span, news))
+            if not await self._listen(want, place, news, min(until, self.world.now() + SHORT_WAIT)):
+                news.patient = False
+                watching.enter_context(self._family.hub.watch(place.key, b"", news))
+                await self._listen(want, place, news, until)
+        if news.broken:
             await self._pause(until)
+
+    async def _listen(self, want: Want, place: Place, news: _News, until: float) -> bool:
+        """Whether there is a reason to ask again before `until`."""
+        while True:
+            heard = await news.bell.heard(min(until, place.session.refresh_at(KEPT)) - self.world.now())
+            now = self.world.now()
+            if news.reason or place.session.over(now):
+                return True
+            if heard and await self._has_changed(want, place, until):
+                return True
+            if now >= until:
+                return False
+            await self._refresh_while_waiting(place.session, now, until)
+
+    async def _has_changed(self, want: Want, place: Place, until: float) -> bool:
+        """Look whether anything happened between the latest answer and the beginning of the watch."""
+        blockade = place.blockade
+        try:
+            await self._look(want, place, self._keys(want.name), max(until, self.world.now() + LOOK_WITHIN))
+        except EngineError:
+            return True  # whoever asks again meets the error
+        return place.blockade != blockade
 
     async def _refresh_while_waiting(self, session: Session, now: float, until: float) -> None:
         if now < session.refresh_at(KEPT):
@@ -314,24 +354,38 @@ class EtcdEngine:
 
 
 class _News:
-    """What a waiter hears of the keys that it waits for. It is called in the thread that reads the watches."""
+    """What a waiter hears of the keys that it waits for; told in the thread that reads the watches."""
 
     def __init__(self, place: Place, blockade: layout.Blockade, bell: Bell) -> None:
-        self._own, self._may_stay = place.key, blockade.may_stay
+        self._own, self._seen_at, self._may_stay = place.key, place.revision, blockade.may_stay
         self.left, self.bell = set(blockade.keys), bell
-        self.missed = False
+        self.patient = place.incumbent is not None and place.incumbent.key not in self.left
+        """Whether it waits for another waiter: that one will hardly be gone before the watch has begun."""
+        self.reason = False
+        """Whether to ask again; without one, a ring of the bell means: look whether something was missed."""
+        self.broken = False
 
-    def __call__(self, key: bytes | None) -> None:
-        """A key was deleted; or (None) something may have been missed."""
-        self.missed = self.missed or key is None
-        self.left.discard(key or b"")
-        if key is None or key == self._own or len(self.left) <= self._may_stay:
+    def began(self, revision: int) -> None:
+        """What happened after the latest answer and before the watch began was missed."""
+        if revision > self._seen_at and not self.patient:
             self.bell.ring()
 
+    def deleted(self, key: bytes) -> None:
+        """A key is gone."""
+        self.left.discard(key)
+        if key == self._own or len(self.left) <= self._may_stay:
+            self.reason = True
+            self.bell.ring()
 
-def _incumbent(oldest: list[Key]) -> Incumbent | None:
+    def broke(self) -> None:
+        """Nothing more will be heard."""
+        self.reason = self.broken = True
+        self.bell.ring()
+
+
+def _incumbent(oldest: Key | None) -> Incumbent | None:
     """The key that is in the way. How often it was renewed cannot be seen, so no suspicion of it ever ripens."""
-    return Incumbent(oldest[0].created, 0, math.inf, layout.about_of(oldest[0]).about) if oldest else None
+    return Incumbent(oldest.created, 0, math.inf, layout.about_of(oldest).about) if oldest is not None else None
 
 
 class EtcdFamily:

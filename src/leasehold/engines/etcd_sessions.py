@@ -18,6 +18,7 @@ import threading
 
 from leasehold.core.engine import Mode, Want
 from leasehold.engines.etcd_queue import Blockade, NameKeys
+from leasehold.wires.etcd_messages import Key
 
 CLAIM = 1.0
 """For how long others leave the refreshing of a session to the one who said that it would do it, in seconds."""
@@ -66,7 +67,18 @@ class Session:
 class Place:
     """One attempt, or the lease that became of it: its key, and what is known of its place in the queue."""
 
-    __slots__ = ("_kind", "_origin", "_slot", "blockade", "key", "revision", "session", "token", "uncertain")
+    __slots__ = (
+        "_kind",
+        "_origin",
+        "_slot",
+        "blockade",
+        "incumbent",
+        "key",
+        "revision",
+        "session",
+        "token",
+        "uncertain",
+    )
 
     def __init__(self, session: Session, keys: NameKeys, mode: Mode) -> None:
         """Take the first free slot."""
@@ -81,6 +93,8 @@ class Place:
         """The revision that created the key, once that is known."""
         self.blockade: Blockade | None = None
         """What it waits for; None when it holds the name, or when nothing is known yet."""
+        self.incumbent: Key | None = None
+        """Who held the name when it joined the queue."""
         self.revision = 0
         """At which revision this was so."""
         self.uncertain = False

@@ -36,7 +36,7 @@ class Bell(Protocol):
         ...
 
     async def heard(self, seconds: float) -> bool:
-        """Whether it rang, or rings within so long."""
+        """Whether it rang since it was last heard, or rings within so long."""
         ...
 
 
@@ -117,7 +117,9 @@ class _ThreadBell:
         self._event.set()
 
     async def heard(self, seconds: float) -> bool:
-        return self._event.wait(max(seconds, 0.0))
+        heard = self._event.wait(max(seconds, 0.0))
+        self._event.clear()
+        return heard
 
 
 class AsyncWire(Wire):
@@ -161,4 +163,5 @@ class _LoopBell:
                 await self._event.wait()
         except TimeoutError:
             return False
+        self._event.clear()
         return True

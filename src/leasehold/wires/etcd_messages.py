@@ -149,12 +149,10 @@ def authenticate(user: str, password: str) -> bytes:
     return _blob(1, user.encode()) + _blob(2, password.encode())
 
 
-def watch(number: int, key: bytes, end: bytes, revision: int) -> bytes:
-    """A request to be told of deletions from this revision on, under a number of our own choice."""
-    filters = _blob(5, b"\0")  # no puts
-    return _blob(
-        1, _blob(1, key) + (_blob(2, end) if end else b"") + _number(3, revision) + filters + _number(7, number)
-    )
+def watch(number: int, key: bytes, end: bytes) -> bytes:
+    """A request to be told of deletions from now on, under a number of our own choice."""
+    no_puts = _blob(5, b"\0")
+    return _blob(1, _blob(1, key) + (_blob(2, end) if end else b"") + no_puts + _number(7, number))
 
 
 def unwatch(number: int) -> bytes:
@@ -293,9 +291,10 @@ class News(NamedTuple):
     """What a watch says."""
 
     number: int
+    revision: int
+    created: bool
+    """It has begun, at this revision or before."""
     cancelled: bool
-    compacted: bool
-    """Cancelled because its revision is no longer kept."""
     deleted: list[bytes]
 
 
@@ -303,4 +302,4 @@ def news_of(data: bytes) -> News:
     """Read what a watch says."""
     message = Message(data)
     deleted = [Message(event.blob(2)).blob(1) for event in map(Message, message.blobs(11)) if event.number(1) == 1]
-    return News(message.number(2), message.number(4) == 1, message.number(5) > 0, deleted)
+    return News(message.number(2), _revision(message), message.number(3) == 1, message.number(4) == 1, deleted)

@@ -1,4 +1,8 @@
-"""Watches: told by etcd when a key is deleted. All watches of a client share one stream, which one thread reads."""
+"""Watches: told by etcd when a key is deleted. All watches of a client share one stream, which one thread reads.
+
+A watch is asked for from now on, never from a revision in the past: etcd serves those of the past only ten times a
+second. So whoever listens is told when its watch has begun, and looks then whether it came too late.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import contextlib
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import grpc
@@ -17,9 +21,21 @@ from leasehold.wires.etcd_lines import GATE, Line, Lines
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Tell = Callable[[bytes | None], object]
-"""Called in another thread with each key that is deleted, or with None when something may have been missed: the stream
-broke, or the revision is no longer kept. After None nothing more comes."""
+
+class Listener(Protocol):
+    """Who is told. It is called in another thread."""
+
+    def began(self, revision: int) -> None:
+        """The watch has begun; what was deleted after this revision will be told."""
+        ...
+
+    def deleted(self, key: bytes) -> None:
+        """A key was deleted."""
+        ...
+
+    def broke(self) -> None:
+        """The watch has ended by itself, and something may have been missed."""
+        ...
 
 
 class _Answers(Protocol):
@@ -34,7 +50,7 @@ class _Stream:
     def __init__(self, line: Line, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
         self.line = line
         self.requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self.listeners: dict[int, Tell] = {}
+        self.listeners: dict[int, Listener] = {}
         self.stopped: list[int] = []
         """Watches that nobody listens to any more, to be ended when there is something else to say."""
         requests: Iterable[bytes] = iter(self.requests.get, None)
@@ -60,18 +76,15 @@ class WatchHub:
         lines.on_move = self._leave
 
     @contextlib.contextmanager
-    def watch(self, key: bytes, end: bytes, revision: int, tell: Tell) -> Iterator[None]:
-        """Have deletions told while in the block, those after the revision included.
-
-        Of one key, or (with an `end`) of those from `key` up to but not including `end`.
-        """
+    def watch(self, key: bytes, end: bytes, listener: Listener) -> Iterator[None]:
+        """Have deletions told while in the block: of one key, or of those from `key` up to but not including `end`."""
         number, stream = next(self._numbers), None
         try:
             with self._lock:
                 stream = self._stream = self._stream or self._open()
                 stream.settle()
-                stream.listeners[number] = tell
-                stream.requests.put(messages.watch(number, key, end, revision + 1))
+                stream.listeners[number] = listener
+                stream.requests.put(messages.watch(number, key, end))
             yield
         finally:
             with self._lock:
@@ -87,20 +100,23 @@ class WatchHub:
         try:
             for answer in stream.answers:
                 news = messages.news_of(answer)
-                if news.cancelled and not news.compacted and news.number not in stream.listeners:
-                    if news.number < 0:
-                        return  # a watch was refused, for want of a valid log-in or of permission
-                    continue  # one that we have stopped
-                tell = stream.listeners.get(news.number)
-                if tell is not None:
-                    for key in news.deleted:
-                        tell(key)
-                    if news.cancelled:
-                        tell(None)
+                if news.number < 0:
+                    return  # a watch was refused, for want of a valid log-in or of permission
+                listener = stream.listeners.get(news.number)
+                if listener is not None:
+                    self._tell(listener, news)
         except (grpc.RpcError, messages.Malformed):
             return  # whoever listens looks for itself, and meets the error there
         finally:
             self._ended(stream)
+
+    def _tell(self, listener: Listener, news: messages.News) -> None:
+        for key in news.deleted:
+            listener.deleted(key)
+        if news.cancelled:
+            listener.broke()
+        elif news.created:
+            listener.began(news.revision)
 
     def _ended(self, stream: _Stream) -> None:
         with self._lock:
@@ -110,8 +126,8 @@ class WatchHub:
             stream.listeners.clear()
         stream.requests.put(None)
         stream.answers.cancel()
-        for tell in listeners:
-            tell(None)
+        for listener in listeners:
+            listener.broke()
 
     def _leave(self, line: Line) -> None:
         """The line has failed: do not wait for news on it."""
