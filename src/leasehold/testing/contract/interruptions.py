@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
 
 import pytest
 
-from leasehold import Capability, Leasehold, NotAcquired
-from leasehold.testing.interrupting import CtrlC, Moment
+from leasehold import AsyncLeasehold, Capability, Leasehold, NotAcquired
+from leasehold.testing.interrupting import Cancellation, CtrlC, Moment
 from leasehold.testing.stage import Stage, scenario
 from leasehold.worlds import boot_clock
 
@@ -112,8 +112,11 @@ def _interrupted(ctrl_c: CtrlC, use: Use, name: str) -> bool:
     return False
 
 
-no_matter = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-"""An interruption between the making of a coroutine and its start is no mistake of the library."""
+def no_matter(test: Any) -> Any:
+    """Let Python tidy up in its own time what an interruption found half made: a coroutine not begun, a new socket."""
+    for warning in ("coroutine .* was never awaited:RuntimeWarning", "unclosed:ResourceWarning"):
+        test = pytest.mark.filterwarnings(f"ignore:{warning}")(test)
+    return test
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
@@ -226,3 +229,94 @@ async def test_ctrl_c_while_waiting_leaves_no_waiter(stage: Stage) -> None:
     again.release()
     locks.close()
     holder.close()
+
+
+# Cancellation, which asyncio delivers at an await
+
+
+AsyncUse = Callable[[str], Coroutine[Any, Any, object]]
+MOST_SUSPENSIONS = 60
+
+
+async def _cancel_everywhere(stage: Stage, use: AsyncUse, *, warm: bool) -> None:
+    """Run one use of the library again and again, each time cancelled at a later await, until one gets through."""
+    left = Leftovers(stage, TTL)
+    await use("first")
+    for moment in MOMENTS:
+        for at in range(MOST_SUSPENSIONS):
+            if warm:
+                await use("before")
+            name, cancellation = f"cancelled-{moment}-{at}", Cancellation(at, moment)
+            task = asyncio.create_task(cancellation.run(use(name)))
+            since = boot_clock()
+            await asyncio.wait([task])
+            assert boot_clock() - since < 1.0 + stage.slack
+            if not cancellation.struck:
+                assert not task.cancelled()
+                break
+            assert task.cancelled() or task.exception() is None, f"await {at}: {task.exception()!r}"
+            assert task.cancelled() or moment == "with", f"the cancellation at await {at} was swallowed"
+            left.note(name, f"await {at}, {moment} its answer")
+        else:
+            pytest.fail(f"more than {MOST_SUSPENSIONS} awaits")
+    await left.assert_all_free([])
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
+@scenario(worlds=("asyncio",))
+async def test_cancellation_while_taking_and_releasing_leaks_nothing(stage: Stage, *, warm: bool) -> None:
+    locks: AsyncLeasehold = stage.client()
+
+    async def use(name: str) -> None:
+        lease = await locks.lock(name, ttl=TTL, wait=0.5).acquire()
+        lease.check()
+        await lease.release()
+
+    await _cancel_everywhere(stage, use, warm=warm)
+
+
+@scenario(worlds=("asyncio",))
+async def test_cancellation_anywhere_in_an_async_with_block_leaks_nothing(stage: Stage) -> None:
+    locks: AsyncLeasehold = stage.client()
+    kept: list[object] = []
+
+    async def use(name: str) -> None:
+        lock = locks.lock(name, ttl=TTL, wait=0.5)
+        kept.append(lock)
+        async with lock as lease:
+            kept.append(lease)
+            lease.check()
+
+    await _cancel_everywhere(stage, use, warm=True)
+
+
+@scenario(worlds=("asyncio",))
+async def test_cancellation_while_several_names_are_taken_leaks_none_of_them(stage: Stage) -> None:
+    locks: AsyncLeasehold = stage.client()
+
+    async def use(name: str) -> None:
+        async with locks.several([name, f"{name} too", f"{name} as well"], ttl=TTL, wait=0.5) as leases:
+            leases.check()
+
+    await _cancel_everywhere(stage, use, warm=True)
+
+
+@scenario(Capability.INSPECT, worlds=("asyncio",))
+async def test_a_cancelled_waiter_leaves_the_queue(stage: Stage) -> None:
+    locks, other, name = stage.client(), stage.client(), stage.name()
+    held = await other.lock(name, ttl=20).acquire()
+    for _ in range(3):
+        waiting = [asyncio.create_task(locks.lock(name, ttl=TTL, wait=20).acquire()) for _ in range(4)]
+        await asyncio.sleep(0.1)
+        since = boot_clock()
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        assert boot_clock() - since < 0.1 + stage.slack
+        assert all(task.cancelled() for task in waiting)
+    give_up_at = boot_clock() + 1.0 + stage.slack
+    while (status := await other.status(name)) is None or status.waiters:
+        assert boot_clock() < give_up_at, "a cancelled waiter stays in the queue"
+        await asyncio.sleep(0.02)
+    await held.release()
+    await (await other.lock(name, ttl=TTL, wait=0).acquire()).release()

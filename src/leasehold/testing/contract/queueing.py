@@ -1,0 +1,173 @@
+"""Waiters: first come, first served; woken, not polling; and one that died or hangs costs the others little."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from leasehold import AsyncLeasehold, Capability, TooManyWaiters
+from leasehold.testing.stage import Stage, scenario
+from leasehold.worlds import boot_clock
+
+TTL = 20.0
+TURN = 2.0
+CROWD = 50
+
+
+async def _queue_up(stage: Stage, locks: AsyncLeasehold, name: str, waiters: int) -> None:
+    """Wait until so many are in the queue."""
+    give_up_at = boot_clock() + 5 + stage.slack
+    while (status := await locks.status(name)) is None or len(status.waiters) != waiters:
+        assert boot_clock() < give_up_at, f"{waiters} waiters were expected: {status}"
+        await asyncio.sleep(0.01)
+
+
+@scenario(Capability.FAIR, Capability.INSPECT)
+async def test_waiters_are_served_in_the_order_of_their_arrival(stage: Stage) -> None:
+    name, order = stage.name(), []
+    clients = [stage.client() for _ in range(3)]
+    held = await clients[0].lock(name, ttl=TTL).acquire()
+
+    async def wait_in_line(number: int) -> int:
+        async with clients[number % 3].lock(name, ttl=TTL, wait=30) as lease:
+            order.append(number)
+            return lease.token
+
+    waiting = []
+    for number in range(9):
+        waiting.append(asyncio.create_task(wait_in_line(number)))
+        await _queue_up(stage, clients[0], name, number + 1)
+    await held.release()
+    tokens = await asyncio.gather(*waiting)
+    assert order == list(range(9))
+    assert [held.token, *tokens] == sorted({held.token, *tokens})
+
+
+@scenario(Capability.FAIR, Capability.INSPECT)
+async def test_nobody_barges_past_a_waiter(stage: Stage) -> None:
+    """Whoever tries at the moment of release finds the name reserved for who has waited."""
+    name = stage.name()
+    locks, other = stage.client(), stage.client()
+    for _ in range(10):
+        held = await locks.lock(name, ttl=TTL, wait=0).acquire()
+        waiting = asyncio.create_task(other.lock(name, ttl=TTL, wait=10).acquire())
+        await _queue_up(stage, locks, name, 1)
+        await held.release()
+        assert await locks.lock(name, ttl=TTL).try_acquire() is None
+        await (await waiting).release()
+
+
+@scenario(Capability.FAIR, Capability.INSPECT)
+async def test_a_killed_waiter_is_skipped(stage: Stage) -> None:
+    name, locks = stage.name(), stage.client()
+    held = await locks.lock(name, ttl=TTL).acquire()
+    worker = await stage.worker()
+    killed = worker.ask("acquire", name=name, ttl=TTL, wait=60)
+    await _queue_up(stage, locks, name, 1)
+    waiting = asyncio.create_task(locks.lock(name, ttl=TTL, wait=30).acquire())
+    await _queue_up(stage, locks, name, 2)
+    await worker.kill()
+    assert killed.done()
+    await held.release()
+    released_at = boot_clock()
+    lease = await waiting
+    assert boot_clock() - released_at <= TURN + 0.5 + stage.slack
+    await lease.release()
+
+
+@scenario(Capability.FAIR, Capability.INSPECT)
+async def test_a_hung_waiter_costs_the_others_its_turn_and_no_more(stage: Stage) -> None:
+    name, locks = stage.name(), stage.client()
+    held = await locks.lock(name, ttl=TTL).acquire()
+    worker = await stage.worker()
+    hung = worker.ask("acquire", name=name, ttl=TTL, wait=60)
+    await _queue_up(stage, locks, name, 1)
+    waiting = [asyncio.create_task(_hold_briefly(locks, name)) for _ in range(3)]
+    await _queue_up(stage, locks, name, 4)
+    worker.stop()
+    await held.release()
+    released_at = boot_clock()
+    await asyncio.gather(*waiting)
+    assert boot_clock() - released_at <= TURN + 0.5 + stage.slack, "only one turn was to be missed"
+    worker.thaw()
+    late = await hung
+    assert late["token"] > held.token, "it gets its lease late, and not in vain"
+    await worker.do("check", name=name)
+    await worker.do("release", name=name)
+
+
+async def _hold_briefly(locks: AsyncLeasehold, name: str) -> None:
+    async with locks.lock(name, ttl=TTL, wait=30) as lease:
+        lease.check()
+
+
+@scenario()
+async def test_no_waiter_starves_in_a_crowd(stage: Stage) -> None:
+    """Fifty waiters, each of whom comes back for more: everyone is served, and nobody waits for ten rounds."""
+    name, clients = stage.name(), [stage.client() for _ in range(2)]
+    longest, rounds = 0.0, 3
+    started = boot_clock()
+
+    async def come_again(number: int) -> None:
+        nonlocal longest
+        lock = clients[number % 2].lock(name, ttl=TTL, wait=50)
+        for _ in range(rounds):
+            since = boot_clock()
+            async with lock:
+                longest = max(longest, boot_clock() - since)
+
+    await asyncio.gather(*(come_again(number) for number in range(CROWD)))
+    fair_share = (boot_clock() - started) / rounds
+    assert longest <= 10 * fair_share, f"one waited {longest:.2f} s where {fair_share:.2f} s are a round"
+
+
+@scenario("proxy", Capability.PUSH_WAIT)
+async def test_idle_waiters_ask_for_next_to_nothing(stage: Stage) -> None:
+    proxy, name = stage.proxy(), stage.name()
+    locks = stage.client(through=proxy)
+    held = await stage.client().lock(name, ttl=TTL * 3).acquire()
+    waiting = [asyncio.create_task(locks.lock(name, ttl=TTL, wait=60).acquire()) for _ in range(16)]
+    await asyncio.sleep(0.5)
+    before = proxy.traffic.requests
+    await asyncio.sleep(1.5)
+    assert proxy.traffic.requests - before <= 3, "16 waiters together"
+    await held.release()
+    for number in itertools.count(1):
+        done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        waiting = list(pending)
+        for task in done:
+            await task.result().release()
+        if not waiting:
+            break
+        assert number <= 16
+
+
+@scenario(Capability.PUSH_WAIT)
+async def test_no_wake_up_is_missed(stage: Stage) -> None:
+    """A release at any moment around the start of a wait must be noticed; a missed one would cost seconds."""
+    name, locks, other = stage.name(), stage.client(), stage.client()
+    since = boot_clock()
+    for step in range(40):
+        held = await locks.lock(name, ttl=TTL, wait=5).acquire()
+        waiting = asyncio.create_task(other.lock(name, ttl=TTL, wait=30).acquire())
+        await asyncio.sleep(step % 10 * 0.0004)
+        await held.release()
+        await (await waiting).release()
+    assert boot_clock() - since <= 1.5 + 3 * stage.slack
+
+
+@scenario()
+async def test_a_client_has_only_so_many_waiters(stage: Stage) -> None:
+    name = stage.name()
+    held = await stage.client().lock(name, ttl=TTL).acquire()
+    locks = stage.client(most_waiters=2)
+    waiting = [asyncio.create_task(locks.lock(name, ttl=TTL, wait=30).acquire()) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    with pytest.raises(TooManyWaiters):
+        await locks.lock(name, ttl=TTL, wait=30).acquire()
+    assert await locks.lock(name, ttl=TTL).try_acquire() is None
+    await held.release()
+    for task in asyncio.as_completed(waiting):
+        await (await task).release()
