@@ -191,7 +191,9 @@ class Line:
         if number >= 0:
             os.close(number)
 
-    __del__ = close
+    def __del__(self) -> None:
+        if hasattr(self, "_sock"):  # or it was interrupted while it was being made
+            self.close()
 
 
 def _give_up_early(sock: socket.socket) -> tuple[type[OSError], ...]:
