@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Server
-from tests.cli.tool import Command, Heart, lives, now, wait_for
+from tests.cli.tool import Command, Heart, guard_of, lives, now, wait_for
 
 TTL = 3.0
 
@@ -142,10 +143,10 @@ def test_a_program_that_left_its_group_is_ended_too(leasehold: Command, heart: H
     """As an interactive shell does: it makes a group of its own."""
     leaves = heart.folder / "leaves.py"
     leaves.write_text("import os, sys\nos.setpgid(0, 0)\nos.execv(sys.argv[1], sys.argv[1:])")
-    program = [heart.command()[0], str(leaves), *heart.command("SIGTERM")]
+    program = [heart.command()[0], str(leaves), *heart.command()]
     running = leasehold.start_with(heart, "name", "--ttl", str(TTL), program=program)
     leasehold("break", "name", "--because", "a test", "--yes")
-    ended_in_time(running, heart, now() + TTL * 0.99)
+    assert "the program's own was 143" in ended_in_time(running, heart, now() + TTL * 0.99)
 
 
 def test_a_program_that_left_its_group_does_not_outlive_leasehold(leasehold: Command, heart: Heart) -> None:
@@ -161,23 +162,11 @@ def test_a_program_that_left_its_group_does_not_outlive_leasehold(leasehold: Com
 
 def test_killing_the_guard_harms_nobody(leasehold: Command, heart: Heart) -> None:
     running = leasehold.start_with(heart, "name", "--ttl", "3")
-    guards = [
-        int(task.name)
-        for task in Path("/proc").iterdir()
-        if task.name.isdecimal() and parent_of(int(task.name)) == running.pid and int(task.name) != heart.pid
-    ]
-    assert len(guards) == 1
-    subprocess.run(["kill", "-KILL", str(guards[0])], check=True)
+    guard = guard_of(running.pid, heart)
+    os.kill(guard, signal.SIGKILL)
     time.sleep(4)
     assert running.poll() is None
     assert lives(heart.pid)
     running.terminate()
     assert running.wait(20) == 143
     assert json.loads(leasehold("status", "--json").stdout)["names"] == []
-
-
-def parent_of(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except FileNotFoundError:
-        return 0

@@ -53,6 +53,7 @@ def test_durations_are_read(text: str, value: float) -> None:
 def test_fitted_steps_leave_time_for_renewals(asked: Steps, window: Window) -> None:
     fitted = asked.fitted(window)
     begins_with_left = fitted.total + window.reserve
+    assert window.reserve > 0
     assert begins_with_left <= window.shortest * 0.4 + 1e-6
     # A healthy lease is renewed when a third of it is over, so it never comes near the first step.
     assert begins_with_left < window.shortest * 2 / 3 - margin(window.shortest, 0)

@@ -214,9 +214,7 @@ def test_engines_asks_no_server(leasehold: Command) -> None:
 
 
 def test_demo_and_bench_are_reached(leasehold: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[object] = []
-    monkeypatch.setattr("leasehold.demo.main", lambda: called.append("demo") or 7)
-    monkeypatch.setattr("leasehold.bench.main", lambda arguments: called.append(arguments) or 8)
+    monkeypatch.setattr("leasehold.demo.main", lambda: 7)
+    monkeypatch.setattr("leasehold.bench.main", len)
     assert leasehold("demo").returncode == 7
-    assert leasehold("bench", "--on", "x", "--help").returncode == 8
-    assert called == ["demo", ["--on", "x", "--help"]]
+    assert leasehold("bench", "--on", "x", "--help").returncode == 3

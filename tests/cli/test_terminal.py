@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.tool import LEASEHOLD, PATIENCE, Command, Heart, lives, now, wait_for
+from tests.cli.tool import LEASEHOLD, PATIENCE, Command, Heart, guard_of, lives, now, wait_for
 
 PROMPT = "prompt> "
 
@@ -156,12 +156,18 @@ def test_ctrl_z_and_fg(shell: Shell, heart: Heart, leasehold: Command) -> None:
     assert shell.code() == 130
 
 
-def test_what_was_suspended_past_its_lease_never_runs_again(shell: Shell, heart: Heart, leasehold: Command) -> None:
+@pytest.mark.parametrize("guarded", [True, False])
+def test_what_was_suspended_past_its_lease_never_runs_again(
+    shell: Shell, heart: Heart, leasehold: Command, guarded: bool
+) -> None:
     shell.run(f"leasehold run name --ttl 1 -- {' '.join(heart.command())}")
     heart.wait_until_it_beats()
     shell.type("\x1a")
     shell.expect("Stopped")
     beat = heart.latest_beat
+    if not guarded:
+        shell.run("jobs -p")
+        os.kill(guard_of(int(shell.expect(r"(\d+)\n")[1]), heart), signal.SIGKILL)
     assert leasehold("run", "name", "--wait", "20", "--", "true").returncode == 0
     shell.run("fg")
     shell.expect("was lost: its TTL ran out")

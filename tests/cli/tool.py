@@ -91,6 +91,23 @@ class Heart:
         return float(self.file.read_text().split()[1])
 
 
+def guard_of(pid: int, heart: Heart) -> int:
+    """The guard of a `leasehold run` whose program is the heart."""
+    [guard] = [
+        int(process.name)
+        for process in Path("/proc").iterdir()
+        if process.name.isdecimal() and _parent_of(int(process.name)) == pid and int(process.name) != heart.pid
+    ]
+    return guard
+
+
+def _parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except FileNotFoundError:
+        return 0
+
+
 class Command:
     """Calls of ``leasehold`` with one engine; ends what it started."""
 
