@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import signal
+import sys
 import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from tests.engines.sqlite_help import Worker, eventually, opened, soon, want, workers
 
 from leasehold.core.engine import Grant
@@ -200,19 +202,23 @@ def test_a_fork_leaves_the_parents_leases_connections_and_mailbox_alone(tmp_path
         assert worker.lines() == [["fine", "1"], ["closed", "0"]]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at open files as Linux shows them")
 def test_a_child_can_go_on_even_if_nobody_told_the_engine_of_the_fork(tmp_path: Path) -> None:
     code = """
         held = hold("n")
         if os.fork() == 0:
+            to_be_used = len(engine._database._idle)
+            descriptors = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+            never_closed = descriptors.count(str(path))
             again = hold("other")
-            say("child", again.token > 0)
+            say("child", again.token > 0, to_be_used, never_closed)
             os._exit(0)
         os.wait()
         give_back(held)
         say("parent")
     """
     with workers(tmp_path / "l.db", code, 1) as [worker]:
-        assert worker.lines() == [["child", "True"], ["parent"]]
+        assert worker.lines() == [["child", "True", "0", "1"], ["parent"]]
 
 
 def test_forks_while_other_threads_are_amid_sqlite(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from leasehold.wires.boot_clock import Clock, system_clock
 from leasehold.wires.sqlite_connection import Connection, busy_too_long, connect, explained, is_busy
 from leasehold.wires.sqlite_file import LeaseFile, Mount, ReadMounts
 from leasehold.wires.sqlite_rows import Record
-from leasehold.wires.sqlite_upkeep import raise_ceiling
+from leasehold.wires.sqlite_upkeep import checkpoint, raise_ceiling
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.000_05, 0.005
 SHORTEST_OPENING = 0.1
@@ -206,8 +206,7 @@ class Database:
     def _count_steps(self, desk: OtherThreads) -> None:
         """An event loop leaves it to another thread to move commits from the log into the file, and to sync them."""
         self._steps_since_checkpoint += 1
-        if self._steps_since_checkpoint >= CHECKPOINT_EVERY:
-            self._steps_since_checkpoint = 0
+        if self._steps_since_checkpoint == CHECKPOINT_EVERY:  # counted anew when the checkpoint is over
             desk.start(self._checkpoint)
 
     def _checkpoint(self) -> None:
@@ -215,12 +214,14 @@ class Database:
             with _forks.opening:
                 connection = connect(self.file, self._clock or system_clock(), self._read_mounts, patience=1.0)
                 try:
-                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                    checkpoint(connection)
                 finally:
                     connection.close()
         except (LeaseholdError, sqlite3.Error):
             # The next step meets the same trouble, and tells its caller.
             log.warning("lease file %s could not be checkpointed", ascii(str(self.file.path)), exc_info=True)
+        finally:
+            self._steps_since_checkpoint = 0
 
     async def mount(self, until: float) -> Mount | None:
         """The file system that the file is on, where the system tells."""

@@ -23,6 +23,8 @@ CEILING_STEP = 60_000_000
 KEEP_IDLE = 24 * 3600 * 1_000_000
 """How long a name that nobody uses keeps its row, in microseconds."""
 SWEEP_AT_ONCE = 512
+LONGEST_LOG = 1000
+"""How many pages the log may have before writers wait for it to be emptied."""
 
 Position = tuple[str, str]
 """How far a sweep has come: a namespace and a name."""
@@ -99,6 +101,18 @@ def raise_ceiling(connection: Connection, token: int, patience: float) -> None:
         connection.execute("UPDATE meta SET ceiling = max(ceiling, ?)", (ceiling,))
     connection.execute("PRAGMA busy_timeout = 0")
     connection.ceiling = ceiling
+
+
+def checkpoint(connection: Connection) -> None:
+    """Move commits from the log into the file, and sync both.
+
+    Writers go on meanwhile, and the log with them. Once it has become long, they have to wait for what is left of the
+    work, after which the log is used again from its start.
+    """
+    _, logged, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    if logged > LONGEST_LOG:
+        connection.execute("PRAGMA busy_timeout = 1000")
+        connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
 
 def _above(token: int) -> int:
