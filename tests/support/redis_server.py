@@ -46,6 +46,11 @@ class RawClient:
             raise reply
         return reply
 
+    def all(self, *commands: tuple[str | bytes | int, ...]) -> list[Any]:
+        """Send a pipeline and return its replies; error replies are among them."""
+        self._socket.sendall(b"".join(map(hiredis.pack_command, commands)))  # type: ignore[arg-type]
+        return [self.receive() for _ in commands]
+
     def send(self, *command: str | bytes | int) -> None:
         """Send a command."""
         self._socket.sendall(hiredis.pack_command(command))  # type: ignore[arg-type]
