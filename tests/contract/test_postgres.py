@@ -24,7 +24,7 @@ def engine_under_test(request: pytest.FixtureRequest) -> Iterator[EngineUnderTes
     if given:
         yield EngineUnderTest(url=address(given), interruptions=INTERRUPTIONS)
         return
-    with running_postgres(fsync="on") as server:
+    with running_postgres() as server:
         yield EngineUnderTest(
             url=address(server.url),
             pause=server.pause,

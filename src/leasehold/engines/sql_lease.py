@@ -68,8 +68,11 @@ class SqlWire(Protocol[LineT]):
         """Close one that may be in a transaction, which undoes it; the error may say more about the others, too."""
         ...
 
-    async def listen(self, holder: str, until: float) -> str:
-        """Be ready for the wake-ups of a holder, before it is queued; returns the address to queue it with."""
+    async def listen(self, holder: str, patience: float, until: float) -> str:
+        """Be ready for the wake-ups of a holder, before it is queued; returns the address to queue it with.
+
+        Whether one that will wait for so long is worth the effort is up to the wire.
+        """
         ...
 
     async def wait(self, holder: str, until: float) -> None:
@@ -171,7 +174,7 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
         """Listen first, and then be queued: no wake-up can come before somebody is there to hear it."""
         expected = False
         try:
-            address = await self._wire.listen(want.holder, until)
+            address = await self._wire.listen(want.holder, patience, until)
             answer = await self._take_by_table(want, patience, address, suspect, until)
             expected = isinstance(answer, Refused)
         finally:

@@ -10,10 +10,12 @@ from leasehold.errors import EngineUnavailable, GuaranteeWarning
 from leasehold.wires.postgres_dial import dial
 from leasehold.wires.postgres_line import Line
 from leasehold.wires.postgres_listen import BlockingListener, Ear, Listener, key_of, new_channel
+from leasehold.wires.postgres_listen_asyncio import AsyncListener
 from leasehold.wires.postgres_pool import Pool
 from leasehold.wires.postgres_tables import Tables
 from leasehold.wires.postgres_target import Target
 from leasehold.wires.sockets import BlockingSockets, Sockets
+from leasehold.wires.sockets_asyncio import AsyncSockets
 from leasehold.wires.sql_table import Request, Row, Statement
 
 _LISTEN_KEY: Final = Statement("SELECT pg_advisory_lock($1::bigint)", "")
@@ -42,7 +44,7 @@ class PostgresWire:
         if not await self._tables.enter(line, until, trusts_pooler=self._target.trusts_pooler):
             line.close()
             _warn_of_pooler(self._target.address)
-            return Ear(None, "")
+            return Ear(None)
         channel = new_channel(self.world.nonce())
         try:
             await line.ask(Request(_LISTEN_KEY, (key_of(channel),)), until)
@@ -70,9 +72,9 @@ class PostgresWire:
         self._pool.give_back(line)
         return rows
 
-    async def listen(self, holder: str, until: float) -> str:
+    async def listen(self, holder: str, patience: float, until: float) -> str:
         """Be ready for the wake-ups of a holder, before it is queued; returns the address to queue it with."""
-        return await self._listener.listen(holder, until)
+        return await self._listener.listen(holder, patience, until)
 
     async def wait(self, holder: str, until: float) -> None:
         """Return when this holder is woken or cannot be woken any more, or at `until`."""
@@ -100,9 +102,6 @@ def blocking_wire(target: Target, label: str) -> PostgresWire:
 
 def asyncio_wire(target: Target, label: str) -> PostgresWire:
     """For the tasks of an event loop."""
-    from leasehold.wires.postgres_listen_asyncio import AsyncListener
-    from leasehold.wires.sockets_asyncio import AsyncSockets
-
     return PostgresWire(target, label, AsyncSockets(), AsyncListener)
 
 

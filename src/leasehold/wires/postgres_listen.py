@@ -18,8 +18,10 @@ from leasehold.wires.sockets import Bell, Sockets
 LONGEST_LEAD: Final = 5.0
 """A thread that reads for the others does so for no longer; if it was interrupted, another takes over then."""
 LONGEST_OPENING: Final = 1.0
-ASKS_AGAIN_IN: Final = (0.25, 0.5)
-"""How long one who cannot be woken dozes before it asks again: well within a turn of the queue."""
+SHORT_PATIENCE: Final = 0.5
+"""Who waits for no longer than this, in seconds, is not worth another connection, which takes a part of that itself."""
+LONGEST_DOZE, LONGEST_SHORT_DOZE = 0.5, 0.05
+"""After how long one who cannot be woken asks again, in seconds: well within a turn of the queue."""
 _CHANNEL: Final = re.compile(r"leasehold_([0-9a-f]{16})", re.ASCII)
 
 
@@ -35,15 +37,18 @@ def key_of(channel: str) -> int | None:
 
 
 class Ear:
-    """A connection that listens on a channel. Without one (a pooler is in between), nobody can be woken."""
+    """A connection that listens on a channel; or none, and then who waits asks again every now and then."""
 
-    __slots__ = ("channel", "line", "loop", "socket")
+    __slots__ = ("channel", "doze", "line", "loop", "socket")
 
-    def __init__(self, line: Line | None, channel: str) -> None:
-        self.line, self.channel = line, channel
+    def __init__(self, line: Line | None, channel: str = "", *, doze: float = LONGEST_DOZE) -> None:
+        self.line, self.channel, self.doze = line, channel, doze
         self.socket = -1 if line is None else line.socket
         self.loop: Any = None
         """The event loop that reads from it."""
+
+
+_NOT_WORTH_IT: Final = Ear(None, doze=LONGEST_SHORT_DOZE)
 
 
 class Waiter:
@@ -70,9 +75,12 @@ class Listener(ABC):
         self._opened_by = 0.0
         """Until when somebody is about to open the connection."""
 
-    async def listen(self, holder: str, until: float) -> str:
+    async def listen(self, holder: str, patience: float, until: float) -> str:
         """Be ready for the wake-ups of a holder; returns the channel that they come on, or nothing."""
         while (ear := self._usable()) is None:
+            if patience <= SHORT_PATIENCE:
+                ear = _NOT_WORTH_IT
+                break
             await self._open(until)
         self._waiters[holder] = Waiter(ear, self._sockets.bell())
         return ear.channel
@@ -101,13 +109,12 @@ class Listener(ABC):
     async def wait(self, holder: str, until: float) -> None:
         """Return when this holder is woken or cannot be woken any more, or at `until`."""
         waiter = self._waiters.get(holder)
-        if waiter is None or waiter.ear is not self._ear:
+        if waiter is None:
             return
         if waiter.ear.line is None:
-            least, most = ASKS_AGAIN_IN
-            doze = least + (most - least) * self._world.chance()
-            await self._world.sleep(min(doze, max(until - self._world.now(), 0.0)))
-        else:
+            doze = waiter.ear.doze * (0.5 + 0.5 * self._world.chance())
+            await self._world.sleep(max(min(doze, until - self._world.now()), 0.0))
+        elif waiter.ear is self._ear:
             await self._wait(holder, waiter, until)
 
     @abstractmethod
@@ -170,33 +177,35 @@ class BlockingListener(Listener):
             while not waiter.woken and waiter.ear is self._ear and self._world.now() < until:
                 # Before looking whether somebody reads: who stops to read looks here afterwards.
                 self._dozing[holder] = waiter
-                if self._takes_over(until):
-                    await self._read_for_all(holder, waiter)
-                else:
+                reads_until = self._takes_over(until)
+                if reads_until is None:
                     await waiter.bell.wait(min(until, self._read_until))
+                else:
+                    self._dozing.pop(holder, None)
+                    await self._read_for_all(waiter, reads_until)
         finally:
             self._dozing.pop(holder, None)
             if self._world.now() >= self._read_until:
                 self._hand_over()
 
-    def _takes_over(self, until: float) -> bool:
+    def _takes_over(self, until: float) -> float | None:
+        """Until when this caller reads for the others, or None if somebody else does."""
         now = self._world.now()
         with self._guard:
             if now < self._read_until:
-                return False
+                return None
             self._read_until = min(until, now + LONGEST_LEAD)
-            return True
+            return self._read_until
 
-    async def _read_for_all(self, holder: str, waiter: Waiter) -> None:
-        self._dozing.pop(holder, None)
-        ear = waiter.ear
+    async def _read_for_all(self, waiter: Waiter, until: float) -> None:
         try:
-            while not waiter.woken and self._world.now() < self._read_until:
-                if await self._sockets.ready(ear.socket, to_write=False, until=self._read_until):
+            while not waiter.woken and self._world.now() < until:
+                if await self._sockets.ready(waiter.ear.socket, to_write=False, until=until):
                     with self._guard:
-                        self._read(ear)
+                        self._read(waiter.ear)
         finally:
-            self._read_until = 0.0
+            if self._read_until == until:  # nobody has taken over yet
+                self._read_until = 0.0
 
     def _hand_over(self) -> None:
         """Let one of those who doze read from now on."""

@@ -73,7 +73,7 @@ _WORDS: Final = {
     "named": "namespace = $1 AND name = $2",
     "old": f"turn_since <= {{now}} - {KEEP_IDLE}",
     "idle": f"crowd = 0 AND turn_since <= {{now}} - {KEEP_IDLE} AND closed_until <= {{now}} "
-    "AND (holder IS NULL OR expires + delay <= {now})",
+    f"AND (holder IS NULL OR (expires <= {{now}} - {KEEP_IDLE} AND expires + delay <= {{now}}))",
     "page_size": str(SWEEP_AT_ONCE),
 }
 _TEXTS: Final = {

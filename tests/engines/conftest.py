@@ -1,0 +1,15 @@
+"""Real servers that several files of engine tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.support.postgres_server import PostgresServer, running_postgres
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One server for all tests that neither stop it nor change its settings."""
+    with running_postgres() as server:
+        yield server
