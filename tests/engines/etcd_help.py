@@ -6,15 +6,16 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
-from typing import Any, Literal
-
-import grpc
+from typing import TYPE_CHECKING, Any, Literal
 
 from leasehold.core.engine import Engine, Mode, Want
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.etcd import EtcdFamily, open_engine
 from leasehold.engines.etcd_sessions import Place
 from leasehold.wires.etcd_lines import Line
+
+if TYPE_CHECKING:
+    import grpc
 
 World = Literal["blocking", "asyncio"]
 WORLDS: tuple[World, ...] = ("blocking", "asyncio")
