@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli.tool import Command, Heart, Result, lives, now, wait_for
+from tests.cli.tool import LEASEHOLD, Command, Heart, Result, lives, now, wait_for
 
 
 def printed_environment(result: Result) -> dict[str, str]:
@@ -107,6 +107,18 @@ def test_the_program_inherits_nothing_that_is_ours(leasehold: Command) -> None:
     assert descriptors == expected
     of_the_c_library = 1 << 31 | 1 << 32  # it ignores these two of its own in what it starts
     assert int(ignored.split()[1], 16) & ~of_the_c_library == int(as_we_are.split()[1], 16)
+
+
+def test_closed_streams_are_no_problem_and_stay_closed(leasehold: Command) -> None:
+    program = ["sh", "-c", "ls /proc/$$/fd > seen; exit 3"]
+    closed = subprocess.run(
+        ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *LEASEHOLD, "run", "name", "--ttl", "2", "--", *program],
+        env=leasehold.environment,
+        cwd=leasehold.folder,
+        check=False,
+    )
+    assert closed.returncode == 3
+    assert not {"0", "2"} & set((leasehold.folder / "seen").read_text().split())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from leasehold import Lease, Leasehold, Lock
     from leasehold.cli.guard import Guard
     from leasehold.cli.on_lost import Steps, Window
-    from leasehold.cli.supervise import Ending
+    from leasehold.cli.supervise import Ending, Supervisor
 
 _TELL_OF_WAIT_AFTER = 1.0
 _ENDS_A_WAIT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -150,46 +151,47 @@ class _Run:
     def __init__(self, program: Sequence[str], lock: Lock, steps: Steps, window: Window, *, verbose: bool) -> None:
         self.program, self.lock, self.steps, self.window = program, lock, steps, window
         self._verbose = verbose
+        self._supervisor: Supervisor | None = None
 
     def call(self, locks: Leasehold, *, quiet: bool, wait: float) -> int:
         from leasehold.cli.guard import Guard
+        from leasehold.cli.wakeups import interruptible
 
-        guard = Guard(self.steps, self.window)
+        guard, lease = Guard(self.steps, self.window), None
         try:
-            lease = self._acquire(locks, wait)
-            self._tell(f"holds {quoted(lease.name)} with token {lease.token}")
-            return self._under(lease, guard)
+            # Until the supervisor makes signals the program's, one of these ends the call.
+            with interruptible(_ENDS_A_WAIT):
+                lease = self._acquire(locks, wait)
+                self._tell(f"holds {quoted(lease.name)} with token {lease.token}")
+                return self._under(lease, guard)
         except NotAcquired as busy:
             if not quiet:
                 say(str(busy))
             return exits.BUSY
+        except Interrupted:
+            if lease is not None and not (self._supervisor is not None and self._supervisor.started):
+                with contextlib.suppress(LeaseholdError):
+                    lease.release()
+            raise
         finally:
             guard.dismiss()
 
     def _acquire(self, locks: Leasehold, wait: float) -> Lease:
-        from leasehold.cli.wakeups import interruptible
-
         patience = threading.Timer(_TELL_OF_WAIT_AFTER, _tell_of_wait, [locks, self.lock.name, wait])
         patience.daemon = True
-        lease = None
+        if wait > _TELL_OF_WAIT_AFTER and (self._verbose or sys.stderr.isatty()):
+            patience.start()
         try:
-            with interruptible(_ENDS_A_WAIT):
-                if wait > _TELL_OF_WAIT_AFTER and (self._verbose or sys.stderr.isatty()):
-                    patience.start()
-                lease = self.lock.acquire()
-            return lease  # noqa: RET504 -- known to the handler below as soon as it is held
-        except Interrupted:
-            if lease is not None:
-                lease.release()
-            raise
+            return self.lock.acquire()
         finally:
             patience.cancel()
 
     def _under(self, lease: Lease, guard: Guard) -> int:
         from leasehold.cli.supervise import NotStarted, Supervisor
 
+        self._supervisor = Supervisor(lease, self.steps, self.window, guard)
         try:
-            ending = Supervisor(lease, self.steps, self.window, guard).run(self.program, _environment(lease))
+            ending = self._supervisor.run(self.program, _environment(lease))
         except NotStarted as failure:
             lease.release()
             code, message = _not_started(self.program[0], failure.cause)

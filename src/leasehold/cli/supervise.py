@@ -78,6 +78,11 @@ class Supervisor:
         self._lost: str | None = None
         self._interrupted = self._had_terminal = False
 
+    @property
+    def started(self) -> bool:
+        """Whether there is, or was, a program."""
+        return self._pid != 0
+
     def run(self, program: Sequence[str], environment: Mapping[str, str]) -> Ending:
         """Start the program and see it through. `NotStarted` when it cannot be started."""
         signals = (*FORWARDED, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD)
@@ -86,6 +91,10 @@ class Supervisor:
             try:
                 self._start(program, environment)
                 self._see_through()
+            except BaseException:
+                if self.started:  # a defect of ours must not set the program free
+                    self._send(signal.SIGKILL)
+                raise
             finally:
                 if self._terminal is not None:
                     self._terminal.reclaim(restore_modes=self._countdown is not None)
