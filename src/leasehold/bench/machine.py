@@ -19,6 +19,7 @@ def machine() -> dict[str, str]:
     """The machine, without anything that identifies it."""
     return {
         "": f"{_cores()} cores of {_processor()}",
+        "load before": f"{os.getloadavg()[0]:.1f}",
         "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "on": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
