@@ -202,7 +202,7 @@ def told(record: Record) -> Verdict:
 def _told_in_time(record: Record, belief: Belief, tellings: list[Told]) -> Verdict:
     if belief.reason in (RELEASED, CRASHED) or belief.reason == "":
         return
-    due = record.awake_after(belief.who, belief.until) + SMALL
+    due = record.awake_after(belief.who, belief.until, SMALL) + SMALL
     if record.died_within(belief.who, belief.until, due):
         return
     first = min((event.at for event in tellings), default=record.ended_at)
@@ -305,33 +305,25 @@ def order(record: Record) -> Verdict:
     """In quiet histories, first come, first served: nobody is granted a name past an earlier waiter.
 
     Earlier: it had its place in the queue before the other had one (or, if the other never had one, before it was
-    granted), and it still waits. Not claimed right after a lease that ran out instead of being released, or while its
-    lock-delay may last: then nobody is woken, and a waiter that has meanwhile moved up to the head may not know it and
-    let its turn go by.
+    granted), and it still waits. Not claimed right after a lease that ran out, or while its lock-delay may last, or
+    after a place that outlived its interrupted waiter: then nobody is woken, and a waiter that has meanwhile moved up
+    to the head may not know it and let its turn go by.
     """
     if not record.kinds <= QUIET:
         return
-    over = {attempt.began.holder: attempt.answered for attempt in record.attempts}
-    waiting: dict[str, list[str]] = {}
-    ran_out: dict[str, bool] = {}
+    attempts = {attempt.began.holder: attempt for attempt in record.attempts}
+    rooms = {name: Room(closes=record.plan.lock_delay > 0) for name in record.names}
     for event in record.events:
-        if isinstance(event, Granted):
-            queue = waiting.setdefault(event.name, [])
-            ahead = queue[: queue.index(event.holder)] if event.holder in queue else list(queue)
-            patient = [holder for holder in ahead if over[holder] > event.at]
-            if patient and not ran_out.get(event.name):
+        if not isinstance(event, Granted | Freed | Queued | Unqueued):
+            continue
+        room = rooms[event.name]
+        if isinstance(event, Granted) and room.woken:
+            patient = [holder for holder in room.ahead_of(event.holder) if attempts[holder].answered > event.at]
+            if patient:
                 yield Violation(
                     "order", event.at, f"{event.holder} was granted {event.name!r} past {patient[0]}", (patient[0],)
                 )
-            if event.holder in queue:
-                queue.remove(event.holder)
-        elif isinstance(event, Freed):
-            still_closed = ran_out.get(event.name, False) and record.plan.lock_delay > 0
-            ran_out[event.name] = event.how == "lapsed" or still_closed
-        elif isinstance(event, Queued):
-            waiting.setdefault(event.name, []).append(event.holder)
-        elif isinstance(event, Unqueued) and event.holder in waiting.get(event.name, []):
-            waiting[event.name].remove(event.holder)
+        room.follow(event, attempts)
 
 
 def handover(record: Record) -> Verdict:
@@ -343,21 +335,22 @@ def handover(record: Record) -> Verdict:
     if not record.kinds <= QUIET or record.plan.lock_delay:
         return
     attempts = {attempt.began.holder: attempt for attempt in record.attempts}
-    rooms = {name: Room(name) for name in record.names}
+    rooms = {name: Room(closes=False) for name in record.names}
     for event in record.events:
         if not isinstance(event, Granted | Freed | Queued | Unqueued):
             continue
-        room = rooms[event.name]
-        kept_waiting = room.next_in(event, attempts)
-        if kept_waiting is not None and attempts[kept_waiting].answered > event.at > room.servable_since + PROMPT:
+        was = rooms[event.name].follow(event, attempts)
+        if was is None:
+            continue
+        holder, since = was
+        if attempts[holder].answered > event.at > since + PROMPT:
             yield Violation(
                 "handover",
                 event.at,
-                f"{kept_waiting} was at the head of the queue for {event.name!r} and was not served for "
-                f"{event.at - room.servable_since:.2f} s though there was room",
-                (kept_waiting,),
+                f"{holder} was at the head of the queue for {event.name!r} and was not served for "
+                f"{event.at - since:.2f} s though there was room",
+                (holder,),
             )
-        room.follow(event, attempts)
 
 
 def patience(record: Record) -> Verdict:

@@ -150,10 +150,10 @@ class Record:
 
     # Pauses and deaths.
 
-    def awake_after(self, who: str, at: float) -> float:
-        """The first time from then on at which the worker's process could act."""
+    def awake_after(self, who: str, at: float, for_as_long: float) -> float:
+        """The first time from then on at which the worker's process was awake, and stayed so for long enough."""
         for pause in self._pauses.get(who[0], []):
-            if pause.at <= at < pause.until:
+            if pause.at <= at + for_as_long and at < pause.until:
                 at = pause.until
         return at
 

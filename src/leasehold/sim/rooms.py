@@ -11,57 +11,70 @@ PROMPT = 0.25
 ServerEvent = Granted | Freed | Queued | Unqueued
 
 
+def passes_on(event: ServerEvent, attempts: dict[str, Attempt]) -> bool | None:
+    """Whether the event wakes the next in the queue: True, False if it should have but cannot, None if it need not.
+
+    A lease that runs out, and a place that outlives its waiter, are found to be over by somebody else's request.
+    """
+    if isinstance(event, Freed):
+        return event.how != "lapsed"
+    if isinstance(event, Unqueued) and attempts[event.holder].answered + PROMPT < event.at:
+        return False
+    return True if isinstance(event, Granted) else None
+
+
 class Room:
     """The seats and the queue of one name."""
 
-    __slots__ = ("_queue", "_ran_out", "_seats", "name", "servable", "servable_since")
+    __slots__ = ("_closes", "_queue", "_seats", "servable", "servable_since", "woken")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, *, closes: bool) -> None:
+        """`closes`: a lock-delay may keep the name closed, from the first lease on that runs out."""
+        self._closes = closes
         self._seats: list[str] = []
         self._queue: list[str] = []
-        self._ran_out = False
-        """Whether the latest seat to become free was not released."""
+        self.woken = True
+        """Whether the head of the queue was woken when there came to be room for it."""
         self.servable: str | None = None
-        """The head of the queue, while there is room for it."""
+        """The head of the queue, while there is room for it and it knows."""
         self.servable_since = 0.0
 
-    def next_in(self, event: ServerEvent, attempts: dict[str, Attempt]) -> str | None:
-        """Who was servable until this event, if the event changes that."""
-        before = self.servable
-        return before if before is not None and before != self._after(event, attempts) else None
-
-    def follow(self, event: ServerEvent, attempts: dict[str, Attempt]) -> None:
-        """Take note of the event."""
-        servable = self._after(event, attempts)
-        self._seats, self._queue = self._moved(event)
-        if isinstance(event, Freed):
-            self._ran_out = event.how == "lapsed"
-        if servable != self.servable:
-            self.servable, self.servable_since = servable, event.at
-
-    def _moved(self, event: ServerEvent) -> tuple[list[str], list[str]]:
-        seats, queue, holder = list(self._seats), list(self._queue), event.holder
-        if isinstance(event, Granted):
-            seats.append(holder)
-        elif isinstance(event, Queued):
-            queue.append(holder)
-        elif isinstance(event, Freed) and holder in seats:
-            seats.remove(holder)
-        if isinstance(event, Granted | Unqueued) and holder in queue:
-            queue.remove(holder)
-        return seats, queue
-
-    def _after(self, event: ServerEvent, attempts: dict[str, Attempt]) -> str | None:
-        seats, queue = self._moved(event)
-        ran_out = event.how == "lapsed" if isinstance(event, Freed) else self._ran_out
-        ghost = isinstance(event, Unqueued) and attempts[event.holder].answered + PROMPT < event.at
-        if not queue or ran_out or ghost:
+    def follow(self, event: ServerEvent, attempts: dict[str, Attempt]) -> tuple[str, float] | None:
+        """Take note of the event; returns who was servable until now and since when, if the event changes that."""
+        before, since = self.servable, self.servable_since
+        self._move(event)
+        passed_on = passes_on(event, attempts)
+        if passed_on is not None:
+            self.woken = passed_on and (self.woken or not self._closes)
+        servable = self._head(attempts) if self.woken else None
+        if servable == before:
             return None
-        head = attempts[queue[0]].began
-        modes = [attempts[holder].began.mode for holder in seats]
+        self.servable, self.servable_since = servable, event.at
+        return None if before is None else (before, since)
+
+    def ahead_of(self, holder: str) -> list[str]:
+        """Who is in the queue before this one, or before anybody who is not in it."""
+        return self._queue[: self._queue.index(holder)] if holder in self._queue else list(self._queue)
+
+    def _move(self, event: ServerEvent) -> None:
+        holder = event.holder
+        if isinstance(event, Granted):
+            self._seats.append(holder)
+        elif isinstance(event, Queued):
+            self._queue.append(holder)
+        elif isinstance(event, Freed) and holder in self._seats:
+            self._seats.remove(holder)
+        if isinstance(event, Granted | Unqueued) and holder in self._queue:
+            self._queue.remove(holder)
+
+    def _head(self, attempts: dict[str, Attempt]) -> str | None:
+        """The head of the queue, if there is room for it."""
+        if not self._queue:
+            return None
+        head = attempts[self._queue[0]].began
+        modes = [attempts[holder].began.mode for holder in self._seats]
         if not modes:
-            return queue[0]
+            return self._queue[0]
         if head.mode == "exclusive" or any(mode != head.mode for mode in modes):
             return None
-        return queue[0] if head.mode == "shared" or len(seats) < head.limit else None
+        return self._queue[0] if head.mode == "shared" or len(modes) < head.limit else None
