@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import doctest
 import signal
+from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leasehold.cli import on_lost, output
 from leasehold.cli.on_lost import Countdown, Steps, Window, parse
 from leasehold.cli.options import seconds_in
 from leasehold.core.held import margin
@@ -47,6 +50,13 @@ def test_wrong_steps_are_refused(text: str) -> None:
 )
 def test_durations_are_read(text: str, value: float) -> None:
     assert seconds_in(text) == value
+
+
+@pytest.mark.parametrize("module", [on_lost, output])
+def test_the_examples_in_the_source_are_true(module: ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0
 
 
 @given(asked=steps, window=windows)
