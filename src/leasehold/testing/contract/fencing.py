@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from leasehold import Capability
-from leasehold.testing.processes import Refusal
+from leasehold.testing.processes import Answer, Refusal, WorkerProcess
 from leasehold.testing.stage import Stage, scenario
 from leasehold.worlds import boot_clock
 
@@ -63,7 +63,7 @@ async def test_a_killed_holder_is_followed_within_its_ttl(stage: Stage) -> None:
     worker = await stage.worker()
     granted = [await worker.do("acquire", name=one, ttl=stage.ttl) for one in (name, later_name)]
     waiting = asyncio.create_task(stage.client().lock(name, ttl=stage.ttl, wait=20).acquire())
-    await asyncio.sleep(stage.ttl)
+    await asyncio.sleep(stage.ttl * 0.8)
     assert not waiting.done(), "the worker renews while it lives"
     await worker.kill()
     killed_at = boot_clock()
@@ -78,16 +78,32 @@ async def test_a_killed_holder_is_followed_within_its_ttl(stage: Stage) -> None:
 @scenario()
 async def test_a_stalled_holder_is_overtaken_told_and_refused(stage: Stage) -> None:
     """The story that this library exists for: stopped past the TTL, overtaken, thawed, and its write refused."""
-    name, resource = stage.name(), stage.resource
+    name, quiet, loud = stage.name(), stage.name(), stage.name()
+    assert stage.resource.values("fenced") == []
     stalled, other = await stage.workers(2)
     first = await stalled.do("acquire", name=name, ttl=stage.ttl)
     await stalled.do("write", name=name, value="first")
+    _, quiet_end = await stalled.enter(name=quiet, ttl=stage.ttl)
+    _, loud_end = await stalled.enter(name=loud, ttl=stage.ttl, write="stale as well")
     stalled.stop()
-    second = await other.do("acquire", name=name, ttl=stage.ttl, wait=stage.ttl + 5)
+    second, *_ = await asyncio.gather(
+        *(other.ask("acquire", name=one, ttl=stage.ttl, wait=stage.ttl + 5) for one in (name, quiet, loud))
+    )
     assert second["token"] > first["token"]
     assert second["at"] > first["valid_until"]
-    await other.do("write", name=name, value="second")
+    await other.do("write", name=loud, value="second")
     stalled.thaw()
+    await _assert_told(stalled, name)
+    await _assert_blocks_end(stalled, {quiet: quiet_end, loud: loud_end})
+    for one in (name, quiet, loud):
+        await other.do("check", name=one)
+    await other.do("write", name=loud, value="second again")
+    assert stage.resource.values("fenced") == ["first", "second", "second again"]
+    assert stage.resource.values("plain") == ["stale"], "without a fence at the resource nothing stops it"
+
+
+async def _assert_told(stalled: WorkerProcess, name: str) -> None:
+    """By `check`, event, callback, the fence at the resource, and `release`."""
     with pytest.raises(Refusal, match="LeaseLost"):
         await stalled.do("check", name=name)
     told = await stalled.do("await_loss", name=name)
@@ -97,42 +113,21 @@ async def test_a_stalled_holder_is_overtaken_told_and_refused(stage: Stage) -> N
     await stalled.do("write_unchecked", value="stale")
     with pytest.raises(Refusal, match="LeaseLost"):
         await stalled.do("release", name=name)
-    await other.do("check", name=name)
-    await other.do("write", name=name, value="second again")
-    await other.do("release", name=name)
-    assert resource.values("fenced") == ["first", "second", "second again"]
-    assert resource.values("plain") == ["stale"], "without a fence at the resource nothing stops it"
 
 
-@scenario()
-async def test_a_stalled_block_ends_with_the_loss_or_with_its_own_error(stage: Stage) -> None:
-    quiet, loud = stage.name(), stage.name()
-    stalled, other = await stage.workers(2)
-    assert stage.resource.values("fenced") == []
-    _, quiet_end = await stalled.enter(name=quiet, ttl=stage.ttl)
-    _, loud_end = await stalled.enter(name=loud, ttl=stage.ttl, write="stale")
-    stalled.stop()
-    await other.do("acquire", name=quiet, ttl=stage.ttl, wait=stage.ttl + 5)
-    await other.do("acquire", name=loud, ttl=stage.ttl, wait=stage.ttl + 5)
-    await other.do("write", name=loud, value="new")
-    stalled.thaw()
-    await stalled.do("leave", name=quiet)
-    await stalled.do("leave", name=loud)
-    with pytest.raises(Refusal) as quietly:
-        await quiet_end
-    assert quietly.value.error == "LeaseLost"
-    with pytest.raises(Refusal) as loudly:
-        await loud_end
-    assert loudly.value.error == "StaleToken", "the loss must not hide the body's own error"
-    assert any("lost" in note for note in loudly.value.notes)
-    await other.do("check", name=quiet)
-    await other.do("check", name=loud)
-    assert stage.resource.values("fenced") == ["new"]
+async def _assert_blocks_end(stalled: WorkerProcess, ends: dict[str, asyncio.Future[Answer]]) -> None:
+    """One with the loss, the other with what its body raised."""
+    for name, expected in zip(ends, ("LeaseLost", "StaleToken"), strict=True):
+        await stalled.do("leave", name=name)
+        with pytest.raises(Refusal) as caught:
+            await ends[name]
+        assert caught.value.error == expected, "the loss must be told, and must not hide the body's own error"
+        assert expected == "LeaseLost" or any("lost" in note for note in caught.value.notes)
 
 
 @scenario(Capability.LOCK_DELAY)
 async def test_a_name_stays_closed_after_a_loss_and_not_after_a_release(stage: Stage) -> None:
-    locks, delay = stage.client(), stage.ttl * 2
+    locks, delay = stage.client(), stage.ttl
     released, lost, broken = stage.name(), stage.name(), stage.name()
     lease = await locks.lock(released, ttl=stage.ttl, lock_delay=delay).acquire()
     await lease.release()
@@ -154,7 +149,7 @@ async def test_a_name_stays_closed_after_a_loss_and_not_after_a_release(stage: S
 
 @scenario(Capability.LOCK_DELAY)
 async def test_a_name_stays_closed_after_a_crash(stage: Stage) -> None:
-    name, delay = stage.name(), stage.ttl * 2
+    name, delay = stage.name(), stage.ttl
     worker = await stage.worker()
     granted = await worker.do("acquire", name=name, ttl=stage.ttl, lock_delay=delay)
     await worker.kill()

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from leasehold import Capability, InvalidName, LeaseLost, StaleToken
+from leasehold import AsyncLease, Capability, InvalidName, LeaseLost, StaleToken
 from leasehold.testing.stage import Stage, scenario
 from leasehold.worlds import boot_clock
 
@@ -53,10 +53,14 @@ async def test_status_shows_no_secret(stage: Stage) -> None:
 async def test_many_names_are_listed_completely(stage: Stage) -> None:
     locks = stage.client()
     names = [f"name-{number:04}" for number in range(620)]
-    leases = [await locks.lock(name, ttl=60, renew=False).acquire() for name in names]
+    some = 31
+
+    async def take(share: list[str]) -> list[AsyncLease]:
+        return [await locks.lock(name, ttl=60, renew=False).acquire() for name in share]
+
+    leases = await asyncio.gather(*(take(names[start : start + some]) for start in range(0, len(names), some)))
+    assert sum(len(share) for share in leases) == len(names)
     assert sorted([found async for found in locks.names()]) == names
-    for lease in leases:
-        await lease.release()
 
 
 @scenario(Capability.BREAK)

@@ -184,7 +184,7 @@ async def _granted(stage: Stage, name: str) -> tuple[AsyncLease, float]:
 
 @scenario("restart")
 async def test_a_waiter_survives_a_restart_of_the_engine(stage: Stage) -> None:
-    name, ttl = stage.name(), 3.0
+    name, ttl = stage.name(), max(stage.ttl, 2.0)
     holder = await stage.client().lock(name, ttl=ttl).acquire()
     waiting = asyncio.create_task(stage.client().lock(name, ttl=ttl, wait=30).acquire())
     await asyncio.sleep(0.2)
@@ -203,12 +203,12 @@ async def test_a_waiter_survives_a_restart_of_the_engine(stage: Stage) -> None:
 
 @scenario("restart")
 async def test_a_holder_survives_a_restart_or_is_told(stage: Stage) -> None:
-    name, ttl = stage.name(), 3.0
+    name, ttl = stage.name(), max(stage.ttl, 2.0)
     locks = stage.client()
     holder = await locks.lock(name, ttl=ttl).acquire()
     await stage.restart()
     other = stage.client().lock(name, ttl=ttl, wait=0.5)
-    until = boot_clock() + ttl * 1.2
+    until = boot_clock() + ttl
     while boot_clock() < until:
         believed = not holder.lost
         try:

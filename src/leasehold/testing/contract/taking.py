@@ -128,7 +128,7 @@ async def test_failed_attempts_leave_nothing_on_the_engine(stage: Stage) -> None
         with pytest.raises(NotAcquired):
             await patient.acquire()
 
-    await asyncio.gather(*(fail(FAILED_ATTEMPTS // 4) for _ in range(4)))
+    await asyncio.gather(*(fail(FAILED_ATTEMPTS // 8) for _ in range(8)))
     status = await locks.status(name)
     assert status is not None
     assert len(status.holders) == 1
