@@ -78,6 +78,12 @@ class Suspicion:
         return self._since + lasts + margin(lasts, 0.0) - self._world.now()
 
     @property
+    def is_ripe(self) -> bool:
+        """Whether the proof is only a moment away. Until then the engine knows best when to ask again."""
+        proved_in = self.proved_in
+        return self._watched is not None and proved_in is not None and proved_in <= 2 * margin(self._watched.lasts, 0.0)
+
+    @property
     def suspect(self) -> Suspect | None:
         """The incumbent, once it is proved to be gone."""
         proved_in = self.proved_in
@@ -139,9 +145,8 @@ class Waiting:
     def _rests_until(self, busy: Busy) -> float:
         """When asking makes sense even without news, or the caller's patience ends."""
         ask_again = busy.ask_again
-        proved_in = self._suspicion.proved_in
-        if proved_in is not None:
-            ask_again = min(ask_again, max(proved_in, 0.001))
+        if self._suspicion.is_ripe:
+            ask_again = min(ask_again, max(self._suspicion.proved_in or 0.0, 0.001))
         return min(self._world.now() + ask_again, self._give_up_at)
 
 

@@ -20,7 +20,7 @@ from leasehold.core.engine import Mode
 
 TURN = 2_000_000
 """How long a woken waiter may take to claim its turn."""
-LONGEST_SILENCE = 45_000_000
+LONGEST_SILENCE = 75_000_000
 """A waiter asks again after this long even without news, which is also how a dead one is found."""
 LATENESS = 5_000_000
 """How much later than it was told to a waiter may ask again and still keep its place."""
@@ -244,8 +244,9 @@ def _ask_again(entry: Entry, ask: Ask, rank: int, now: int) -> int:
     if _fits(entry, ask.mode, ask.limit) and all(_fits(entry, p.mode, p.limit) for p in entry.queue[:rank]):
         starts = _turn_starts(entry, rank)
     else:
-        first_end = min(seat.expires for seat in entry.seats)
-        starts = max(first_end, entry.closed_until) + rank * TURN
+        first = min(entry.seats, key=lambda seat: (seat.expires, seat.token))
+        # When the engine's clock was set back, a whole lease is what the asker has to watch go by without a beat.
+        starts = min(max(first.expires, entry.closed_until), now + first.lasts) + rank * TURN
     return min(max(starts - now, 1), _longest_silence(rank))
 
 

@@ -21,7 +21,7 @@ from leasehold.wires.redis_target import Hidden, Target, target_from_url, warn_o
 RETENTION_MS = 24 * 3600 * 1000
 """How long the token of an idle name is kept."""
 HIGHEST_TOKEN = 2**53 - 1
-LONGEST_ASK_AGAIN = 45_000_000
+LONGEST_ASK_AGAIN = 75_000_000
 LARGEST_PIPELINE = 500
 MOST_REMEMBERED = 1024
 """Names and settings whose form for the protocol is remembered."""

@@ -42,7 +42,6 @@ local function queue(ask_again, queued)
   local gives_up = now + math.min(patience, ask_again + LATENESS)
   local place = queued and place_of(holder) or {mode = mode, limit = limit, since = number(now), about = about}
   if not queued then
-    if sweep_at == 0 then redis.call('DEL', QUEUE, UNTILS, PLACES) end  -- remains of a queue whose head was evicted
     local last = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2] or 0
     redis.call('ZADD', QUEUE, number(last + 1), holder)
   end
@@ -63,8 +62,10 @@ end
 
 local function refuse(rank, queued, before_fit)
   local incumbent = first_to_end()
-  local starts = before_fit and turn_since or incumbent.expires
-  local ask_again = math.max(starts, closed_until) + rank * TURN - now
+  local starts = math.max(before_fit and turn_since or incumbent.expires, closed_until)
+  -- When the clock was set back, a whole lease is what the asker has to watch go by without a beat.
+  if not before_fit then starts = math.min(starts, now + incumbent.lasts) end
+  local ask_again = starts + rank * TURN - now
   -- Only the head is woken by a release; the others look by themselves whether it hangs, the nearer the more often.
   local silence = rank == 0 and LONGEST_SILENCE or math.min(rank * (rank + 1) / 2 * TURN, LONGEST_SILENCE)
   ask_again = math.min(math.max(ask_again, 1), silence)
