@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
 
 from leasehold.core.engine import Mode, Want
 from leasehold.core.worlds import run_blocking
@@ -13,10 +15,11 @@ from leasehold.engines.redis import RedisEngine, RedisFamily, open_engine
 T = TypeVar("T")
 _numbers = itertools.count(1)
 ENGINES = ("redis", "valkey")
+WORLDS = ("blocking", "asyncio")
 
 
-def family_at(url: str, *, namespace: str = "") -> RedisFamily:
-    return open_engine(url, namespace=namespace, client_label="tests")
+def family_at(on: object, *, namespace: str = "") -> RedisFamily:
+    return open_engine(on, namespace=namespace, client_label="tests")
 
 
 def fresh_name() -> str:
@@ -28,27 +31,57 @@ def want(name: str, *, ttl: float = 10.0, mode: Mode = "exclusive", limit: int =
     return Want(name, f"{number:032x}", ttl, mode, limit, delay, f"worker-{number}@host:1")
 
 
-class Blocking:
-    """An engine of the blocking world, called as plain functions that have a few seconds for each request."""
+class Run(Protocol):
+    """How a world runs an operation to its end."""
 
-    def __init__(self, engine: RedisEngine, seconds: float = 5.0) -> None:
-        self.engine, self.seconds = engine, seconds
+    def __call__(self, coroutine: Coroutine[Any, Any, T], /) -> T: ...
+
+
+class Caller:
+    """An engine of either world, called as plain functions that have a few seconds for each request."""
+
+    def __init__(self, engine: RedisEngine, run: Run, seconds: float = 5.0) -> None:
+        self.engine, self.run, self.seconds = engine, run, seconds
+
+    @property
+    def until(self) -> float:
+        return self.engine.world.now() + self.seconds
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         operation = getattr(self.engine, name)
 
         def call(*arguments: Any, **settings: Any) -> Any:
-            settings.setdefault("until", self.engine.world.now() + self.seconds)
-            return run(operation(*arguments, **settings))
+            return self.run(operation(*arguments, **{"until": self.until, **settings}))
 
         return call
 
-    def wait(self, wanted: Want, seconds: float) -> None:
-        run(self.engine.wait(wanted, self.engine.world.now() + seconds))
+    def wait(self, wanted: Want, seconds: float) -> float:
+        """Wait for a wake-up; returns how long that took."""
+        started = self.engine.world.now()
+        self.run(self.engine.wait(wanted, started + seconds))
+        return self.engine.world.now() - started
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass, in which an event loop may see what came."""
+        self.run(self.engine.world.sleep(seconds))
 
     def close(self) -> None:
-        run(self.engine.close())
+        self.run(self.engine.close())
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    return run_blocking(coroutine)
+@contextmanager
+def calling(family: RedisFamily, world: str, seconds: float = 5.0) -> Iterator[Caller]:
+    """An engine of the family in one of the worlds, closed at the end."""
+    if world == "blocking":
+        caller = Caller(family.blocking(), run_blocking, seconds)
+        try:
+            yield caller
+        finally:
+            caller.close()
+        return
+    with asyncio.Runner() as runner:
+        caller = Caller(family.asyncio(), runner.run, seconds)
+        try:
+            yield caller
+        finally:
+            caller.close()

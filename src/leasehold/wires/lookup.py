@@ -34,6 +34,8 @@ def look_up(host: str, port: int, seconds: float) -> Places:
             answer.put([(family, place) for family, _, _, _, place in found])
         except OSError as error:
             answer.put(error)
+        except UnicodeError:
+            answer.put(_no_such_name())
 
     threading.Thread(target=ask, name="leasehold-lookup", daemon=True).start()
     try:
@@ -52,5 +54,13 @@ async def look_up_asyncio(host: str, port: int) -> Places:
     literal = literal_place(host, port)
     if literal is not None:
         return literal
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError:
+        raise _no_such_name() from None
     return [(family, place) for family, _, _, _, place in found]
+
+
+def _no_such_name() -> OSError:
+    """For a text that cannot even be asked for: Python raises `UnicodeError` when a part is empty or too long."""
+    return socket.gaierror(socket.EAI_NONAME, "Name or service not known")

@@ -42,7 +42,7 @@ from leasehold.worlds import BlockingWorld
 OWN_PATIENCE = struct.pack("ll", 0, 4000)
 """How long the socket itself waits before the clock is looked at: a `timeval` of 4 ms."""
 MOST_IDLE_LINES = 32
-TRUSTED = 0.05
+TRUSTED = 0.005
 """For how long after its last use an idle line is believed to be open."""
 LONGEST_POLL = 3600.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, Final
 
@@ -126,9 +127,9 @@ def _reason(error: BaseException) -> str:
     certificate = getattr(error, "verify_message", None)
     if certificate:
         return f"its certificate is not accepted ({certificate}); give the authority's file as ca=…"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return type(error).__name__
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0 and not hasattr(error, "reason"):
+        return os.strerror(error.errno)  # asyncio's own text names the address once more
+    return getattr(error, "strerror", None) or type(error).__name__
 
 
 def no_protocol(address: str, error: Exception) -> EngineError:
