@@ -17,10 +17,18 @@ _MOST_CHARACTERS_QUOTED = 64
 
 def quoted(value: object) -> str:
     """Show a foreign value in a message: escaped, on one line, and never more than 64 characters of it."""
-    text = value if isinstance(value, str) else repr(value)
+    text = value if isinstance(value, str) else _shown_safely(value)
     cut = text[:_MOST_CHARACTERS_QUOTED]
-    shown = ascii(cut) if isinstance(value, str) else cut.encode("ascii", "backslashreplace").decode()
+    shown = ascii(cut) if isinstance(value, str) else cut.encode("unicode_escape").decode()
     return shown + ("…" if len(text) > len(cut) else "")
+
+
+def _shown_safely(value: object) -> str:
+    """A repr that cannot fail: that of a foreign object may, and that of an int of thousands of digits does."""
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 -- it is foreign code, and this is only a message
+        return f"a value of type {type(value).__name__}"
 
 
 def seconds_text(seconds: float) -> str:

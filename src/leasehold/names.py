@@ -59,7 +59,7 @@ def check_namespace(namespace: object) -> str:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
 def check_ttl(ttl: object, *, least: float = 0.0, what: str = "ttl") -> float:
