@@ -123,7 +123,7 @@ class _Folder:
     """The folder of mailboxes, open."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.descriptor = path, -1
         try:
             path.mkdir(mode=0o700, exist_ok=True)
             self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -131,7 +131,6 @@ class _Folder:
             raise EngineUnavailable(f"the folder {quoted(str(path))} cannot be used: {error.strerror}") from error
         found = os.fstat(self.descriptor)
         if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            os.close(self.descriptor)
             raise InvalidURL(f"the folder {quoted(str(path))} must be this user's alone; chmod 700 or remove it")
         # However deep the folder lies, a path to a mailbox must fit into a socket's address.
         short = len(os.fsencode(path)) + 1 + _NAME_LENGTH <= LONGEST_ADDRESS
@@ -160,26 +159,40 @@ class _Folder:
                 if old and not _somebody_at(self.prefix + address):
                     Path(entry.path).unlink(missing_ok=True)
 
-    def close(self) -> None:
-        os.close(self.descriptor)
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+
+class _Sender:
+    """A socket to send from."""
+
+    def __init__(self) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.setblocking(False)
+
+    def __del__(self) -> None:
+        self.socket.close()
 
 
 class Post:
-    """The folder of mailboxes beside a lease file."""
+    """The folder of mailboxes beside a lease file.
+
+    Threads share it without a lock, which an interruption could leave shut. What two of them open at the same time is
+    closed when the last of them has done with it.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._lock = threading.Lock()
         self._folder: _Folder | None = None
-        self._sender: socket.socket | None = None
+        self._sender: _Sender | None = None
 
     def open_mailbox(self) -> Mailbox:
         """A new mailbox; wake-ups sent to it from now on are kept in it."""
-        with self._lock:
+        mailbox = self._bind()
+        if mailbox is None:  # somebody removed the folder: make it again
+            self._folder = None
             mailbox = self._bind()
-            if mailbox is None:  # somebody removed the folder, so there is another one by now
-                self._close_folder()
-                mailbox = self._bind()
         if mailbox is None:
             raise EngineUnavailable(f"the folder {quoted(str(self._folder_path()))} is being removed all the time")
         return mailbox
@@ -207,22 +220,21 @@ class Post:
             return "sent"  # it asks again by itself
         if not _NAME.fullmatch(address):
             return "nobody"
-        with self._lock:
+        outcome = self._send(address, holder)
+        if outcome == "nobody" and not self._open_folder().is_current:
+            self._folder = None
             outcome = self._send(address, holder)
-            if outcome == "nobody" and self._folder is not None and not self._folder.is_current:
-                self._close_folder()
-                outcome = self._send(address, holder)
         if outcome == "nobody":
             _remove_files(self._folder_path() / address)
         return outcome
 
     def _send(self, address: str, holder: str) -> Sent:
         folder = self._open_folder()
-        if self._sender is None:
-            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._sender.setblocking(False)
+        sender = self._sender
+        if sender is None:
+            sender = self._sender = _Sender()
         try:
-            self._sender.sendto(holder.encode("ascii", "replace"), folder.prefix + address)
+            sender.socket.sendto(holder.encode("ascii", "replace"), folder.prefix + address)
         except (BlockingIOError, InterruptedError):
             return "full"
         except (ConnectionRefusedError, FileNotFoundError):
@@ -244,30 +256,14 @@ class Post:
         return self._file.parent.resolve() / f"{self._file.name}-wake"
 
     def _open_folder(self) -> _Folder:
-        if self._folder is None:
-            self._folder = _Folder(self._folder_path())
-        return self._folder
-
-    def _close_folder(self) -> None:
-        if self._folder is not None:
-            self._folder.close()
-            self._folder = None
+        folder = self._folder
+        if folder is None:
+            folder = self._folder = _Folder(self._folder_path())
+        return folder
 
     def close(self) -> None:
-        """Close what is open; it is opened again when needed."""
-        with self._lock:
-            self._let_go()
-
-    def forked(self) -> None:
-        """In a forked child: close the inherited descriptors."""
-        self._lock = threading.Lock()
-        self._let_go()
-
-    def _let_go(self) -> None:
-        self._close_folder()
-        if self._sender is not None:
-            self._sender.close()
-            self._sender = None
+        """Close what is open, here or in a forked child; it is opened again when needed."""
+        self._folder = self._sender = None
 
 
 def _somebody_at(path: str) -> bool:
@@ -294,16 +290,15 @@ class BlockingWaiting:
     def __init__(self, post: Post) -> None:
         self._post = post
         self._local = threading.local()
-        self._lock = threading.Lock()
-        self._mailboxes: weakref.WeakSet[Mailbox] = weakref.WeakSet()
+        self._mailboxes: dict[str, weakref.ref[Mailbox]] = {}
 
     def address(self) -> str:
         """The calling thread's mailbox."""
         mailbox: Mailbox | None = getattr(self._local, "mailbox", None)
         if mailbox is None or mailbox.closed:
             mailbox = self._local.mailbox = self._post.open_mailbox()
-            with self._lock:
-                self._mailboxes.add(mailbox)
+            address, mailboxes = mailbox.address, self._mailboxes
+            mailboxes[address] = weakref.ref(mailbox, lambda _: mailboxes.pop(address, None))
         return mailbox.address
 
     async def wait(self, holder: str, seconds: float) -> None:
@@ -327,16 +322,16 @@ class BlockingWaiting:
 
     def close(self) -> None:
         """Remove the mailboxes of all threads."""
-        with self._lock:
-            mailboxes = list(self._mailboxes)
-        for mailbox in mailboxes:
-            mailbox.close()
+        for reference in list(self._mailboxes.values()):
+            mailbox = reference()
+            if mailbox is not None:
+                mailbox.close()
         self._post.close()
 
     def forked(self) -> None:
         """In a forked child: leave the parent's mailboxes alone."""
-        self._local, self._lock, self._mailboxes = threading.local(), threading.Lock(), weakref.WeakSet()
-        self._post.forked()
+        self._local, self._mailboxes = threading.local(), {}
+        self._post.close()
 
 
 class Asking:

@@ -80,7 +80,7 @@ class AsyncWaiting:
         """In a forked child: leave the parent's mailbox alone."""
         self._mailbox = self._loop = None
         self._sleepers = {}
-        self._post.forked()
+        self._post.close()
 
 
 class LoopThreads:

@@ -6,13 +6,14 @@ pause that belongs to the caller's world.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar, TypeVarTuple
 
 from leasehold.core.worlds import World
@@ -94,7 +95,7 @@ class Database:
         except BaseException as error:  # noqa: BLE001 -- raised again, unless somebody else was writing
             self._undo(connection, error, until=_NEVER)
             answer = None
-        self._idle.append(connection)
+        self._give_back(connection)
         if self._desk is not None:
             self._count_steps(self._desk)
         return answer
@@ -171,12 +172,12 @@ class Database:
         patience = max(until - self._world.now(), SHORTEST_OPENING)
 
         def open_one() -> None:
-            with _forks.opening:
+            with _forks.held_off():
                 connection = connect(self.file, self._clock or system_clock(), self._read_mounts, patience=patience)
                 if self._desk is not None:
                     connection.execute("PRAGMA wal_autocheckpoint = 0")
                 self._open.add(connection)
-            self._idle.append(connection)
+            self._idle.append(connection)  # for the one who waits for it, however many are idle
 
         await self._wait_for_disk(open_one)
 
@@ -211,7 +212,7 @@ class Database:
 
     def _checkpoint(self) -> None:
         try:
-            with _forks.opening:
+            with _forks.held_off():
                 connection = connect(self.file, self._clock or system_clock(), self._read_mounts, patience=1.0)
                 try:
                     checkpoint(connection)
@@ -256,26 +257,37 @@ class _Forks:
 
     def __init__(self) -> None:
         self._databases: weakref.WeakSet[Database] = weakref.WeakSet()
-        self._renew_locks()
+        self._lock = threading.Lock()
+        self._go_on: list[Callable[[], object]] = []
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(before=self._before, after_in_parent=self._in_parent, after_in_child=self._in_child)
 
-    def _renew_locks(self) -> None:
-        self.opening = threading.Lock()
-        """Held while a connection is being opened."""
-        self._registry = threading.Lock()
-        self._go_on: list[Callable[[], None]] = []
+    @contextlib.contextmanager
+    def held_off(self) -> Iterator[None]:
+        """Let nobody fork meanwhile.
+
+        An interruption at the worst moment may leave a lock shut. Here it would only have kept forks away, so nobody
+        waits for it for ever.
+        """
+        lock = self._lock
+        if lock.acquire(timeout=LONGEST_FORK_DELAY):
+            try:
+                yield
+            finally:
+                lock.release()
+        else:
+            self._lock = threading.Lock()
+            yield
 
     def watch(self, database: Database) -> None:
         """Take care of this database in forks."""
-        with self._registry:
+        with self.held_off():
             self._databases.add(database)
 
     def _before(self) -> None:
         deadline = time.monotonic() + LONGEST_FORK_DELAY
-        for lock in (self.opening, self._registry):
-            if lock.acquire(timeout=LONGEST_FORK_DELAY):
-                self._go_on.append(lock.release)
+        if self._lock.acquire(timeout=LONGEST_FORK_DELAY):
+            self._go_on.append(self._lock.release)
         self._go_on += [database.hold_still(deadline) for database in list(self._databases)]
 
     def _in_parent(self) -> None:
@@ -283,7 +295,7 @@ class _Forks:
             self._go_on.pop()()
 
     def _in_child(self) -> None:
-        self._renew_locks()
+        self._lock, self._go_on = threading.Lock(), []
         for database in list(self._databases):
             database.forked()
 
