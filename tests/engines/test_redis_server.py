@@ -20,7 +20,7 @@ from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown
 @pytest.fixture(scope="module", params=ENGINES)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     folder = tmp_path_factory.mktemp(request.param)
-    with running(RedisServer(request.param, folder, "--appendonly", "yes", "--appendfsync", "always")) as server:
+    with running(RedisServer(request.param, folder, "--appendonly", "yes")) as server:
         yield server
 
 

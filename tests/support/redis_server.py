@@ -20,12 +20,12 @@ START_WITHIN = 20.0
 
 
 def free_port() -> int:
-    """A port that is free now, low enough that a cluster's second port (10000 above) exists."""
+    """A port that is free now, and so is a cluster's second port, 10000 above it."""
     while True:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port: int = listener.getsockname()[1]
-        if port < 55_000:
+        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError, OverflowError):
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            second.bind(("127.0.0.1", port + 10_000))
             return port
 
 

@@ -26,9 +26,13 @@ class ErrorReply(Exception):
 
     @property
     def code(self) -> str:
-        """Its first word, or, for an error inside a script on old servers, the first word of the inner one."""
+        """Its first word. Errors inside a script do not always bring theirs to the front."""
         inner = re.search(r"^ERR Error running script.*: -([A-Z]+) ", self.words)
-        return inner[1] if inner else self.words.partition(" ")[0]
+        if inner:
+            return inner[1]
+        if re.match(r"ERR (The user executing the script can't|ACL failure in script)", self.words):
+            return "NOPERM"
+        return self.words.partition(" ")[0]
 
 
 def new_reader() -> hiredis.Reader:
@@ -63,9 +67,11 @@ _NOT_CARRIED_OUT: Final = {
 }
 """Error codes that say: nothing was written."""
 
+NEEDED_RIGHTS: Final = "+@read +@write +@scripting +@pubsub +@connection +time +info ~lh:* &lh:*"
+"""What a user must be allowed, in the words of ACL SETUSER."""
+
 _REFUSED: Final = {
-    "NOPERM": "this user lacks a permission; let it run scripts on our keys and wake-ups: "
-    "ACL SETUSER <name> +@read +@write +@scripting +@pubsub +@connection +hello +info ~lh:* &lh:*",
+    "NOPERM": f"this user lacks a permission; ACL SETUSER <name> {NEEDED_RIGHTS}",
     "MOVED": "this lock's keys live on another node of the cluster; give the address of that node, or use a server "
     "that is no cluster for locks",
     "ASK": "this lock's keys are being moved to another node of the cluster",
