@@ -23,7 +23,7 @@ from leasehold.core.engine import Engine, EngineFamily, Facts, NameStatus
 from leasehold.core.worlds import run_blocking
 from leasehold.desk import Desk
 from leasehold.errors import Misuse, quoted
-from leasehold.keeping import log
+from leasehold.keeping import importing, log
 from leasehold.lock import AsyncLock, AsyncSeveral, Lock, Several
 from leasehold.names import check_name, check_namespace
 from leasehold.opening import open_family
@@ -290,5 +290,6 @@ def _at_exit() -> None:
 
 
 if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=importing.acquire, after_in_parent=importing.release, after_in_child=importing.release)
     os.register_at_fork(after_in_child=_after_fork_in_child)
 atexit.register(_at_exit)

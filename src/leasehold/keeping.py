@@ -26,6 +26,10 @@ def log() -> logging.Logger:
     return logging.getLogger("leasehold")
 
 
+importing = threading.Lock()
+"""Held while a keeper imports what it needs: a child forked in the middle of that would have half a module for ever."""
+
+
 class LoopAlarm:
     """An alarm for a loop that runs in another thread."""
 
@@ -125,8 +129,8 @@ class KeeperThread:
 
 
 def _run(keeper: Keeper, family: EngineFamily, thread: weakref.ref[KeeperThread]) -> None:
-    import asyncio
-
+    with importing:
+        import asyncio
     try:
         asyncio.run(_loops(keeper, family))
     except Exception:  # noqa: BLE001 -- whatever it was: every holder is told
@@ -142,7 +146,8 @@ def _run(keeper: Keeper, family: EngineFamily, thread: weakref.ref[KeeperThread]
 async def _loops(keeper: Keeper, family: EngineFamily) -> None:
     import asyncio
 
-    engine = family.asyncio()
+    with importing:
+        engine = family.asyncio()
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(keeper.watch_deadlines())
