@@ -48,8 +48,8 @@ def blocking(url: str, namespace: str, name: str, ttl: float) -> None:
                 report: Report = {"lost": lease.lost, "check": _outcome(lease.check), "remaining": lease.remaining}
                 report |= {"extend": _outcome(lease.extend), "release": _outcome(lease.release)}
                 report["busy"] = locks.lock(name, ttl=ttl).try_acquire() is None
-                own = locks.lock(f"{name} of the child", ttl=ttl, wait=2).acquire()
-                report["own"] = own.token > 0 and not own.wait_lost(ttl * 1.5)
+                own = locks.lock(f"{name} of the child", ttl=ttl / 2, wait=2).acquire()
+                report["own"] = own.token > 0 and not own.wait_lost(ttl * 0.8)
                 own.release()
                 _say({"child": report})
     except LeaseLost:
@@ -88,8 +88,8 @@ async def _in_child(locks: AsyncLeasehold, lease: Any, name: str, ttl: float) ->
 
     report: Report = {"extend": await outcome(lease.extend), "release": await outcome(lease.release)}
     report["busy"] = await locks.lock(name, ttl=ttl).try_acquire() is None
-    own = await locks.lock(f"{name} of the child", ttl=ttl, wait=2).acquire()
-    await asyncio.sleep(ttl * 1.5)
+    own = await locks.lock(f"{name} of the child", ttl=ttl / 2, wait=2).acquire()
+    await asyncio.sleep(ttl * 0.8)
     report["own"] = own.token > 0 and not own.lost
     await own.release()
     await locks.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import os
 import tempfile
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
@@ -25,7 +26,8 @@ World = Literal["blocking", "asyncio"]
 BOTH: tuple[World, ...] = ("blocking", "asyncio")
 Need = Capability | Literal["pause", "restart", "wipe", "proxy"]
 SCENARIO_WITHIN = 60.0
-SHORT_TTL = 0.5
+SHORT_TTL = 0.3
+MOST_PATIENCE = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +53,13 @@ class EngineUnderTest:
     """The engine's URL when it is reached at another host and port: a proxy's."""
     interruptions: int | None = None
     """At how many points each kind of use is interrupted, evenly spread; None: at every one."""
+    turn: float = 2.0
+    """For how long a waiter that died or hangs may hold up those behind it, in seconds, when its TTL is ten."""
     slack: float = 0.5
-    """How much later than promised things may happen because the machine that runs the tests is busy, in seconds."""
+    """How much later than promised things may happen because of the machine that runs the tests, in seconds.
+
+    On a machine with more to do than it has processors, this and the TTLs of the scenarios grow with its load.
+    """
 
 
 class Stage:
@@ -62,7 +69,8 @@ class Stage:
         """Touch nothing yet."""
         self.engine, self.world, self._folder = engine, world, folder
         self.namespace = f"contract-{uuid.uuid4().hex[:12]}"
-        self.slack = engine.slack
+        self._patience = _patience()
+        self.slack = engine.slack * self._patience
         self._names = itertools.count(1)
         self._clients: list[AsyncLeasehold] = []
         self._workers: list[WorkerProcess] = []
@@ -73,7 +81,7 @@ class Stage:
     @functools.cached_property
     def ttl(self) -> float:
         """A TTL that is as short as the engine and a busy machine allow."""
-        return max(SHORT_TTL, self.facts.least_ttl)
+        return max(SHORT_TTL * self._patience, self.facts.least_ttl)
 
     @functools.cached_property
     def facts(self) -> Facts:
@@ -181,6 +189,12 @@ class Stage:
             await worker.kill()
         for client in self._clients:
             await client.close()
+
+
+def _patience() -> float:
+    """How many times longer than on an idle machine things may take now."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return min(max(load / (os.cpu_count() or 1), 1.0), MOST_PATIENCE)
 
 
 Parameters = ParamSpec("Parameters")

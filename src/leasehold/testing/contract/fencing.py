@@ -58,21 +58,27 @@ async def test_tokens_increase_when_the_engine_lost_its_data(stage: Stage) -> No
 
 @scenario()
 async def test_a_killed_holder_is_followed_within_its_ttl(stage: Stage) -> None:
-    """With kill -9, for one who waits already and for one who comes later."""
-    name, later_name = stage.name(), stage.name()
-    worker = await stage.worker()
-    granted = [await worker.do("acquire", name=one, ttl=stage.ttl) for one in (name, later_name)]
-    waiting = asyncio.create_task(stage.client().lock(name, ttl=stage.ttl, wait=20).acquire())
+    """With kill -9, for one who waits already and for one who comes later; and after the lock-delay, if it has one."""
+    awaited, idle, closed = stage.name(), stage.name(), stage.name()
+    delay = stage.ttl if Capability.LOCK_DELAY in stage.facts.capabilities else 0.0
+    worker, locks = await stage.worker(), stage.client()
+    delays = {awaited: 0.0, idle: 0.0, closed: delay}
+    granted = {name: await worker.do("acquire", name=name, ttl=stage.ttl, lock_delay=delays[name]) for name in delays}
+    waiting = asyncio.create_task(locks.lock(awaited, ttl=stage.ttl, wait=20).acquire())
     await asyncio.sleep(stage.ttl * 0.8)
     assert not waiting.done(), "the worker renews while it lives"
     await worker.kill()
     killed_at = boot_clock()
-    leases = await asyncio.gather(waiting, stage.client().lock(later_name, ttl=stage.ttl, wait=20).acquire())
-    took = boot_clock() - killed_at
-    assert took <= stage.ttl + 0.5 + stage.slack
-    for grant, lease in zip(granted, leases, strict=True):
-        assert lease.token > grant["token"]
+
+    async def follow(name: str) -> None:
+        lease = await (waiting if name == awaited else locks.lock(name, ttl=stage.ttl, wait=20).acquire())
+        took = boot_clock() - killed_at
+        assert took <= stage.ttl + delays[name] + 0.5 + stage.slack
+        assert boot_clock() >= granted[name]["valid_until"] + delays[name]
+        assert lease.token > granted[name]["token"]
         await lease.release()
+
+    await asyncio.gather(*(follow(name) for name in delays))
 
 
 @scenario()
@@ -145,14 +151,3 @@ async def test_a_name_stays_closed_after_a_loss_and_not_after_a_release(stage: S
         lease = await locks.lock(broken, ttl=stage.ttl, lock_delay=delay).acquire()
         await locks.force_release(broken, because="a test")
         assert await stage.client().lock(broken, ttl=stage.ttl).try_acquire() is None
-
-
-@scenario(Capability.LOCK_DELAY)
-async def test_a_name_stays_closed_after_a_crash(stage: Stage) -> None:
-    name, delay = stage.name(), stage.ttl
-    worker = await stage.worker()
-    granted = await worker.do("acquire", name=name, ttl=stage.ttl, lock_delay=delay)
-    await worker.kill()
-    lease = await stage.client().lock(name, ttl=stage.ttl, wait=20).acquire()
-    assert boot_clock() >= granted["valid_until"] + delay
-    await lease.release()

@@ -15,12 +15,16 @@ from leasehold.testing.interrupting import Cancellation, CtrlC, Moment
 from leasehold.testing.stage import Stage, scenario
 from leasehold.worlds import boot_clock
 
-TTL = 1.0
 MOST_BYTECODES_OF_FIRST_STEP = 4
 MOST_BLOCKS = 2
 SAMPLE = 250
 """Variants of a use whose every point is tried elsewhere."""
 MOMENTS: tuple[Moment, ...] = ("before", "with")
+
+
+def _ttl(stage: Stage) -> float:
+    """Long enough for a use that is slowed down by being traced."""
+    return max(1.0, stage.ttl)
 
 
 class Left(NamedTuple):
@@ -89,7 +93,7 @@ async def _interrupt_everywhere(
     Each run is `warm`, with connections open and everything imported, or finds what the interrupted one before it left.
     With `most`, only about so many points are tried, evenly spread.
     """
-    left, at, struck = Leftovers(stage, TTL), 0, 0
+    left, at, struck = Leftovers(stage, _ttl(stage)), 0, 0
     for name in ("first", "second"):
         use(name)
     whole = CtrlC(None)
@@ -132,7 +136,7 @@ async def test_ctrl_c_while_taking_and_releasing_leaks_nothing(stage: Stage, *, 
     locks: Leasehold = stage.open(Leasehold)
 
     def use(name: str) -> None:
-        lease = locks.lock(name, ttl=TTL, wait=0.5).acquire()
+        lease = locks.lock(name, ttl=_ttl(stage), wait=0.5).acquire()
         lease.check()
         lease.release()
 
@@ -148,7 +152,7 @@ async def test_ctrl_c_anywhere_in_a_with_block_leaks_nothing(stage: Stage) -> No
     kept: list[object] = []
 
     def use(name: str) -> None:
-        lock = locks.lock(name, ttl=TTL, wait=0.5)
+        lock = locks.lock(name, ttl=_ttl(stage), wait=0.5)
         kept.append(lock)
         with lock as lease:
             lease.check()
@@ -165,7 +169,7 @@ async def test_ctrl_c_at_the_end_of_a_block_ends_a_lease_that_is_still_looked_at
     kept: list[object] = []
 
     def use(name: str) -> None:
-        with locks.lock(name, ttl=TTL, wait=0.5) as lease:
+        with locks.lock(name, ttl=_ttl(stage), wait=0.5) as lease:
             kept.append(lease)
 
     await _interrupt_everywhere(stage, use, kept, most=SAMPLE)
@@ -180,7 +184,7 @@ async def test_ctrl_c_in_an_inner_block_does_not_end_the_outer_one(stage: Stage)
     kept: list[object] = []
 
     def use(name: str) -> None:
-        lock = locks.lock(name, ttl=TTL, wait=0.5, reentrant=True)
+        lock = locks.lock(name, ttl=_ttl(stage), wait=0.5, reentrant=True)
         kept.append(lock)
         with lock as outer:
             try:
@@ -202,7 +206,7 @@ async def test_ctrl_c_while_several_names_are_held_leaks_none_of_them(stage: Sta
     kept: list[object] = []
 
     def use(name: str) -> None:
-        several = locks.several([name, f"{name} too"], ttl=TTL, wait=0.5)
+        several = locks.several([name, f"{name} too"], ttl=_ttl(stage), wait=0.5)
         kept.append(several)
         with several as leases:
             leases.check()
@@ -220,7 +224,7 @@ async def test_ctrl_c_while_waiting_leaves_no_waiter(stage: Stage) -> None:
 
     def use(_name: str) -> None:
         with contextlib.suppress(NotAcquired):
-            locks.lock("held", ttl=TTL, wait=0.001).acquire()
+            locks.lock("held", ttl=_ttl(stage), wait=0.001).acquire()
 
     await _interrupt_everywhere(stage, use, [], most=SAMPLE)
     held.check()
@@ -246,7 +250,7 @@ MOST_SUSPENSIONS = 60
 
 async def _cancel_everywhere(stage: Stage, use: AsyncUse, *, warm: bool) -> None:
     """Run one use of the library again and again, each time cancelled at a later await, until one gets through."""
-    left = Leftovers(stage, TTL)
+    left = Leftovers(stage, _ttl(stage))
     await use("first")
     for moment in MOMENTS:
         for at in range(MOST_SUSPENSIONS):
@@ -274,7 +278,7 @@ async def test_cancellation_while_taking_and_releasing_leaks_nothing(stage: Stag
     locks: AsyncLeasehold = stage.client()
 
     async def use(name: str) -> None:
-        lease = await locks.lock(name, ttl=TTL, wait=0.5).acquire()
+        lease = await locks.lock(name, ttl=_ttl(stage), wait=0.5).acquire()
         lease.check()
         await lease.release()
 
@@ -287,7 +291,7 @@ async def test_cancellation_anywhere_in_an_async_with_block_leaks_nothing(stage:
     kept: list[object] = []
 
     async def use(name: str) -> None:
-        lock = locks.lock(name, ttl=TTL, wait=0.5)
+        lock = locks.lock(name, ttl=_ttl(stage), wait=0.5)
         kept.append(lock)
         async with lock as lease:
             kept.append(lease)
@@ -301,7 +305,7 @@ async def test_cancellation_while_several_names_are_taken_leaks_none_of_them(sta
     locks: AsyncLeasehold = stage.client()
 
     async def use(name: str) -> None:
-        async with locks.several([name, f"{name} too", f"{name} as well"], ttl=TTL, wait=0.5) as leases:
+        async with locks.several([name, f"{name} too", f"{name} as well"], ttl=_ttl(stage), wait=0.5) as leases:
             leases.check()
 
     await _cancel_everywhere(stage, use, warm=True)
@@ -312,7 +316,7 @@ async def test_a_cancelled_waiter_leaves_the_queue(stage: Stage) -> None:
     locks, other, name = stage.client(), stage.client(), stage.name()
     held = await other.lock(name, ttl=20).acquire()
     for _ in range(3):
-        waiting = [asyncio.create_task(locks.lock(name, ttl=TTL, wait=20).acquire()) for _ in range(4)]
+        waiting = [asyncio.create_task(locks.lock(name, ttl=_ttl(stage), wait=20).acquire()) for _ in range(4)]
         await asyncio.sleep(0.1)
         since = boot_clock()
         for task in waiting:
@@ -325,4 +329,4 @@ async def test_a_cancelled_waiter_leaves_the_queue(stage: Stage) -> None:
         assert boot_clock() < give_up_at, "a cancelled waiter stays in the queue"
         await asyncio.sleep(0.02)
     await held.release()
-    await (await other.lock(name, ttl=TTL, wait=0).acquire()).release()
+    await (await other.lock(name, ttl=_ttl(stage), wait=0).acquire()).release()

@@ -84,7 +84,7 @@ async def test_a_released_lease_is_never_told_as_lost(stage: Stage) -> None:
 @scenario()
 async def test_many_leases_share_one_keeper_and_are_renewed_in_batches(stage: Stage) -> None:
     proxy = stage.proxy() if stage.engine.address else None
-    locks, ttl = stage.client(through=proxy), max(stage.ttl, 1.2)
+    locks, ttl = stage.client(through=proxy), max(stage.ttl, 1.0)
     before = threading.active_count()
     leases = [await locks.lock(f"name-{n}", ttl=ttl, wait=0).acquire() for n in range(MANY)]
     assert threading.active_count() - before < 10
@@ -146,7 +146,7 @@ async def test_a_late_renewal_does_not_revive_a_lost_lease(stage: Stage) -> None
 
 @scenario("pause")
 async def test_renewals_go_on_after_a_short_outage(stage: Stage) -> None:
-    ttl = stage.ttl * 2
+    ttl = stage.ttl * 3
     lease = await stage.client().lock(stage.name(), ttl=ttl).acquire()
     await asyncio.sleep(ttl / 4)
     await stage.pause()

@@ -83,28 +83,20 @@ async def test_a_lock_object_holds_nothing_itself(stage: Stage) -> None:
 
 
 @scenario()
-async def test_extending_prolongs_the_lease_on_the_engine(stage: Stage) -> None:
-    name = stage.name()
-    lease = await stage.client().lock(name, ttl=stage.ttl, renew=False).acquire()
-    await lease.extend(stage.ttl * 3)
-    assert stage.ttl * 2 < lease.remaining <= stage.ttl * 3
-    await asyncio.sleep(stage.ttl * 1.2)
-    lease.check()
-    assert await stage.client().lock(name, ttl=stage.ttl).try_acquire() is None
-    await lease.release()
-
-
-@scenario()
-async def test_extending_never_shortens(stage: Stage) -> None:
-    name = stage.name()
-    lease = await stage.client().lock(name, ttl=stage.ttl * 3, renew=False).acquire()
-    until = lease.valid_until
-    await lease.extend(stage.ttl)
-    assert lease.valid_until >= until
+async def test_extending_prolongs_on_the_engine_and_never_shortens(stage: Stage) -> None:
+    locks, longer, shorter = stage.client(), stage.name(), stage.name()
+    prolonged = await locks.lock(longer, ttl=stage.ttl, renew=False).acquire()
+    await prolonged.extend(stage.ttl * 3)
+    assert stage.ttl * 2 < prolonged.remaining <= stage.ttl * 3
+    kept = await locks.lock(shorter, ttl=stage.ttl * 3, renew=False).acquire()
+    until = kept.valid_until
+    await kept.extend(stage.ttl)
+    assert kept.valid_until >= until
     await asyncio.sleep(stage.ttl * 1.3)
-    assert await stage.client().lock(name, ttl=stage.ttl).try_acquire() is None
-    lease.check()
-    await lease.release()
+    for lease in (prolonged, kept):
+        lease.check()
+        assert await stage.client().lock(lease.name, ttl=stage.ttl).try_acquire() is None
+        await lease.release()
 
 
 @scenario(Capability.BREAK)
