@@ -150,7 +150,7 @@ class ScriptsAndTable(RuleBasedStateMachine):
         short = patience is None and suspect is None
         reply = self.run_script("TAKE", *terms, *(() if short else waits))
         if isinstance(expected, Taken):
-            assert reply == b"%d" % expected.token
+            assert reply == b"%d %b" % (expected.token, holder.encode())
             assert self.woken() == self.wake_in_table(expected.wake)
         else:
             assert reply == answer_of(expected)
@@ -161,7 +161,7 @@ class ScriptsAndTable(RuleBasedStateMachine):
         seat = table._seat_of(self.entry, holder)
         token = (seat.token if seat else self.entry.token) + wrong
         expected = table.renew(self.entry, holder, token, ttl, self.now)
-        assert self.run_script("RENEW", holder, token, ttl) == int(expected)
+        assert self.run_script("RENEW", holder, token, ttl) == (b"%d" % token if expected else 0)
         assert self.woken() == []
 
     @rule(holder=HOLDERS)

@@ -118,7 +118,10 @@ class RedisEngine:
             reply = await answer if self._suspends else answer
             if type(reply) is ErrorReply:
                 reply = await self._once_more(scripts.TAKE_OR_QUEUE, form.queue + rest, reply, until, waiter=holder)
-        return Grant(self._token(reply)) if type(reply) is bytes else self._busy(reply)
+        granted_or_busy = self._granted(reply, holder) if type(reply) is bytes else _busy(reply)
+        if granted_or_busy is None:
+            raise await self._failure(reply)
+        return granted_or_busy
 
     async def wait(self, want: Want, until: float) -> None:
         """Return when the queued asker is woken, or at `until`."""
@@ -146,7 +149,14 @@ class RedisEngine:
             again[0] = scripts.RENEW.with_text(again[0])
             for index, reply in zip(unknown, await self._ask_all(again, until), strict=True):
                 replies[index] = reply
-        return [await self._yes_or_no(reply) for reply in replies]
+        return [await self._was_renewed(lease, reply) for lease, reply in zip(leases, replies, strict=True)]
+
+    async def _was_renewed(self, lease: Renewal, reply: Any) -> bool:
+        if reply == b"%d" % lease.token:
+            return True
+        if (type(reply) is int and reply == 0) or (type(reply) is ErrorReply and reply.code in NOT_OURS):
+            return False
+        raise await self._failure(reply)
 
     async def release(self, name: str, holder: str, *, until: float) -> bool:
         """Give the name back, and leave its queue."""
@@ -155,7 +165,9 @@ class RedisEngine:
         reply = await answer if self._suspends else answer
         if type(reply) is ErrorReply:
             reply = await self._once_more(scripts.RELEASE, request, reply, until)
-        return reply == 1 if type(reply) is int else await self._yes_or_no(reply)
+        if type(reply) is int and reply in {0, 1}:
+            return reply == 1
+        raise await self._failure(reply)
 
     async def status(self, name: str, *, until: float) -> NameStatus | None:
         """Who holds and who waits."""
@@ -200,7 +212,11 @@ class RedisEngine:
     async def force_release(self, name: str, *, until: float) -> int:
         """End every lease on the name and mint a token above theirs."""
         request = self._start(scripts.FORCE_RELEASE, name) + self._family.floor_argument
-        return self._token(await self._run(scripts.FORCE_RELEASE, request, until))
+        reply = await self._run(scripts.FORCE_RELEASE, request, until)
+        token = self._token(reply) if type(reply) is bytes else None
+        if token is None:
+            raise await self._failure(reply)
+        return token
 
     async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
         """Refuse correctness where replicas may be promoted; warn where data may be lost."""
@@ -254,38 +270,27 @@ class RedisEngine:
     async def _failure(self, reply: Any) -> EngineError:
         """The error to raise for a reply that is not an answer."""
         if type(reply) is not ErrorReply:
+            await self.close()  # whoever says this may say anything
             return nonsense(reply, self._address)
         if _says(reply, "READONLY"):
             await self.close()  # the primary has become a replica: the next request must find the new one
         return error_from(reply, self._address)
 
-    async def _yes_or_no(self, reply: Any) -> bool:
-        if type(reply) is int and reply in {0, 1}:
-            return reply == 1
-        if type(reply) is ErrorReply and reply.code in NOT_OURS:
-            return False
-        raise await self._failure(reply)
+    def _granted(self, reply: bytes, holder: str) -> Grant | None:
+        """The grant in a reply; None when it is not one, or not for this holder."""
+        text, _, to = reply.partition(b" ")
+        token = self._token(text)
+        return None if token is None or to != holder.encode() else Grant(token)
 
-    def _token(self, reply: Any) -> int:
-        token = int(reply) if type(reply) is bytes and len(reply) <= 16 and reply.isdigit() else 0
+    def _token(self, text: bytes) -> int | None:
+        token = int(text) if text.isdigit() and len(text) <= 16 else 0
         if not 0 < token <= HIGHEST_TOKEN:
-            raise nonsense(reply, self._address)
+            return None
         family = self._family
         if token > family.floor:
             # Two threads may do this at once, and the lower token win: until the next grant, a moment later.
-            family.floor, family.floor_argument = token, f"${len(reply)}\r\n{token}\r\n"
+            family.floor, family.floor_argument = token, f"${len(text)}\r\n{token}\r\n"
         return token
-
-    def _busy(self, reply: Any) -> Busy:
-        match reply:
-            case [int(ask_again)] if 0 < ask_again <= LONGEST_ASK_AGAIN:
-                return Busy(ask_again / 1e6, None)
-            case [int(ask_again), bytes(token), int(beat), int(lasts), bytes(about)] if (
-                0 < ask_again <= LONGEST_ASK_AGAIN and token.isdigit() and beat >= 0 and lasts >= 0
-            ):
-                incumbent = Incumbent(int(token[:17]), beat, lasts / 1e6, about.decode("utf-8", "replace"))
-                return Busy(ask_again / 1e6, incumbent)
-        raise nonsense(reply, self._address)
 
     def _start(self, script: Script, name: str) -> str:
         """A request up to its keys."""
@@ -324,6 +329,18 @@ def _waiting_arguments(patience: float | None, suspect: Suspect | None) -> str:
         "" if suspect is None else suspect.token,
         "" if suspect is None else suspect.beat,
     )
+
+
+def _busy(reply: Any) -> Busy | None:
+    """The refusal in a reply; None when it is not one."""
+    match reply:
+        case [int(ask_again)] if 0 < ask_again <= LONGEST_ASK_AGAIN:
+            return Busy(ask_again / 1e6, None)
+        case [int(ask_again), bytes(token), int(beat), int(lasts), bytes(about)] if (
+            0 < ask_again <= LONGEST_ASK_AGAIN and token.isdigit() and len(token) <= 16 and beat >= 0 and lasts >= 0
+        ):
+            return Busy(ask_again / 1e6, Incumbent(int(token), beat, lasts / 1e6, about.decode("utf-8", "replace")))
+    return None
 
 
 def _says(reply: Any, code: str) -> bool:

@@ -1,4 +1,4 @@
--- Prolong a lease that is still held; never shorten it, never revive it. Answers 1, or 0 when it is not held.
+-- Prolong a lease that is still held; never shorten it, never revive it. Answers its token, or 0 when it is not held.
 
 local holder, its_token, ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
@@ -10,4 +10,4 @@ if held then
   beat(mine, ttl)
 end
 if changed then save() end
-return held and 1 or 0
+return held and ARGV[2] or 0

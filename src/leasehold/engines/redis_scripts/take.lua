@@ -1,5 +1,5 @@
 -- Take the name and mint a token, or refuse and (with patience) queue.
--- Answers the token, or {ask_again [, the incumbent's token, beat, lasts, about]}.
+-- Answers '<token> <holder>', or {ask_again [, the incumbent's token, beat, lasts, about]}.
 
 local holder, floor, mode, limit = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[6])
 local ttl, delay, about = string.match(ARGV[5], '^(%d+) (%d+) (.*)$')
@@ -35,7 +35,7 @@ local function grant(rank)
   turn_since = now
   wake_next()
   save()
-  return number(token)
+  return number(token) .. ' ' .. holder
 end
 
 local function queue(ask_again, queued)
@@ -80,7 +80,7 @@ local mine = seat_of(holder)
 if mine then
   beat(mine, ttl)
   if changed then save() end
-  return number(mine.token)
+  return number(mine.token) .. ' ' .. holder
 end
 local rank, queued = find_rank()
 local before_fit = fits(mode, limit) and all_before_fit(rank)

@@ -7,5 +7,5 @@ local above_floor = #ARGV[2] <= #now_text and ARGV[2] < now_text
 if above_last and above_floor and ARGV[3] == 'exclusive' then
   redis.call('SET', HEAD, now_text .. ' ' .. ARGV[1] .. ' ' .. now_text .. ' ' .. now_text .. ' 0 ' .. ARGV[5],
     'PX', ARGV[4])
-  return now_text
+  return now_text .. ' ' .. ARGV[1]
 end
