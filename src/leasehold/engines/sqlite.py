@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from leasehold.core import table
 from leasehold.core.engine import (
@@ -169,9 +170,10 @@ class SqliteEngine:
         self._post.mark_lost(place.address, place.holder)
         return True
 
-    async def wait(self, want: Want, until: float) -> None:
+    def wait(self, want: Want, until: float) -> Coroutine[Any, Any, None]:
         """Return when the queued asker is woken, or at `until`."""
-        await self._waiting.wait(want.holder, max(until - self.world.now(), 0.0))
+        # No coroutine of its own: each of thousands of waiting tasks would keep one.
+        return self._waiting.wait(want.holder, max(until - self.world.now(), 0.0))
 
     async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool]:
         """Prolong each lease that is still held; False for those that are not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ class AsyncWaiting:
         self._mailbox: Mailbox | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sleepers: dict[str, asyncio.Future[None]] = {}
+        self._context = contextvars.copy_context()  # one for all alarms, of which there are as many as tasks that wait
 
     def address(self) -> str:
         """The loop's mailbox."""
@@ -41,26 +43,28 @@ class AsyncWaiting:
         sleeper = self._sleepers.get(holder)
         if sleeper is None:
             return False
-        if not sleeper.done():
-            sleeper.set_result(None)
+        self._ring(sleeper)
         return True
 
     async def wait(self, holder: str, seconds: float) -> None:
         """Suspend the task until there is mail for this holder."""
-        mailbox = self._mailbox
-        if mailbox is None:
+        if self._mailbox is None or self._loop is None:
             return
-        if holder in mailbox.early:
-            del mailbox.early[holder]
+        if holder in self._mailbox.early:
+            del self._mailbox.early[holder]
             return
-        loop = asyncio.get_running_loop()
-        sleeper = self._sleepers[holder] = loop.create_future()
-        alarm = loop.call_later(seconds, self._wake, holder)
+        self._sleepers[holder] = sleeper = self._loop.create_future()
+        alarm = self._loop.call_later(seconds, self._ring, sleeper, context=self._context)
         try:
             await sleeper
         finally:
             alarm.cancel()
             self._sleepers.pop(holder, None)
+
+    @staticmethod
+    def _ring(sleeper: asyncio.Future[None]) -> None:
+        if not sleeper.done():
+            sleeper.set_result(None)
 
     def _close_mailbox(self) -> None:
         if self._mailbox is not None:
