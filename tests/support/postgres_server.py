@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own: in a folder of its own, on a free port of the loopback, ended by process id."""
+"""A PostgreSQL server of the tests' own: in its own folder, on a free port of the loopback, ended by process id."""
 
 from __future__ import annotations
 
