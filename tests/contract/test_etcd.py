@@ -12,8 +12,6 @@ from leasehold.testing import EngineUnderTest
 from leasehold.testing.contract import *  # noqa: F403
 
 INTERRUPTIONS = 150
-TURN = 11.0
-"""A waiter that died keeps its place until its session ends."""
 SLACK = 2.5
 """Etcd looks for ended sessions twice a second, and a restart gives each of them its whole TTL anew."""
 
@@ -22,7 +20,7 @@ SLACK = 2.5
 def engine_under_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineUnderTest]:
     given = servers.given_url("etcd")
     if given:
-        yield EngineUnderTest(url=given, interruptions=INTERRUPTIONS, turn=TURN, slack=SLACK)
+        yield EngineUnderTest(url=given, interruptions=INTERRUPTIONS, slack=SLACK)
         return
     with running_etcd(tmp_path_factory.mktemp("etcd")) as server:
         yield EngineUnderTest(
@@ -33,6 +31,5 @@ def engine_under_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engi
             address=("127.0.0.1", server.port),
             url_at=lambda host, port: f"etcd://{host}:{port}",
             interruptions=INTERRUPTIONS,
-            turn=TURN,
             slack=SLACK,
         )

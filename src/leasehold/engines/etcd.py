@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from leasehold.core.engine import (
     Busy,
     Grant,
+    Incumbent,
     NameStatus,
     Purpose,
     Renewal,
@@ -28,12 +29,11 @@ from leasehold.engines import etcd_queue as layout
 from leasehold.engines.etcd_facts import facts_of
 from leasehold.engines.etcd_requests import Requests
 from leasehold.engines.etcd_sessions import Place, Session, Sessions
-from leasehold.engines.etcd_taking import Taking
 from leasehold.errors import EngineError, EngineUnavailable, Misuse, OutcomeUnknown, quoted
 from leasehold.wires import etcd_messages as messages
 from leasehold.wires.etcd_address import Address, address_from_url, warn_of_transport
 from leasehold.wires.etcd_errors import LeaseGone
-from leasehold.wires.etcd_messages import looking
+from leasehold.wires.etcd_messages import Key, looking
 
 if TYPE_CHECKING:
     from leasehold.lease import LeaseView
@@ -45,6 +45,10 @@ KEPT: Final = 1 / 3
 """A session that waiters hang on is kept alive whenever it has spent this share of its TTL."""
 SHORT_WAIT: Final = 0.1
 """Who waits longer than this also watches its own key, and looks whether a watch began too late."""
+SILENCE: Final = 30.0
+"""A waiter asks again after so long even without news."""
+NEAR: Final = 2
+"""How many of the latest keys are looked at: one's own, and the one before it."""
 MOST_SHOWN: Final = 1000
 """Holders and waiters of a name."""
 MOST_ASKED: Final = 32
@@ -61,7 +65,6 @@ class EtcdEngine:
         self.world: World = wire.world
         self._family, self._wire, self._sessions = family, wire, family.sessions
         self._requests = Requests(wire, family.sessions, self.facts.address)
-        self._taking = Taking(self._requests, family.sessions, self.world, self._keys)
 
     def _keys(self, name: str) -> layout.NameKeys:
         return layout.keys_of(self._family.namespace, name)
@@ -77,7 +80,103 @@ class EtcdEngine:
         suspect: Suspect | None = None,  # noqa: ARG002 -- nobody can set etcd's clock back
     ) -> Grant | Busy:
         """Take the name, or say why not; with patience, queue."""
-        return await self._taking.take(want, patience, until)
+        keys, is_new = self._keys(want.name), self._sessions.known(want.holder) is None
+        for tries_left in (1, 0):
+            place = self._sessions.place_for(want, keys, self.world.now())
+            try:
+                await self._requests.confirm(place.session, until)
+                if patience is None:
+                    return await self._try_once(want, place, keys, until)
+                return await self._queue_up(want, place, keys, patience, until)
+            except LeaseGone as error:
+                self._sessions.bury(place.session)
+                if not tries_left:
+                    raise EngineUnavailable(str(error)) from None
+            except (EngineUnavailable, Misuse):
+                if is_new:
+                    self._sessions.forget(want.holder)
+                raise
+        raise AssertionError("the second of two tries returns or raises")
+
+    async def _try_once(self, want: Want, place: Place, keys: layout.NameKeys, until: float) -> Grant | Busy:
+        """Write the key only if nothing is in the way, so that a refusal leaves nothing behind."""
+        span = keys.in_the_way_of(want.mode)
+        put = messages.put(place.key, layout.value_of(want, time.time(), None), place.session.id)
+        oldest = looking(messages.look(*span, limit=1, keys_only=False))
+        then, otherwise = [put], [oldest]
+        if want.mode == "shared":  # its own key does not stand among those in its way
+            own = looking(messages.look(place.key))
+            then, otherwise = [put, own], [oldest, own]
+        elif want.mode == "permit":
+            otherwise = [oldest, looking(messages.look(*span))]
+        revision = 0
+        while True:
+            condition = messages.if_none_created_since(*span, revision)
+            outcome = await self._requests.txn([condition], then, otherwise, until, place)
+            ours = outcome.find(place.key)
+            if outcome.succeeded:
+                place.token = outcome.revision if ours is None else ours.created
+                return self._judged(want, place, [], outcome.revision)
+            if ours is not None:  # an earlier request of this attempt did arrive
+                return await self._queue_up(want, place, keys, 0.0, until)
+            if want.mode != "permit" or layout.blockade("permit", want.limit, outcome.found[1]) is not None:
+                self._sessions.forget(want.holder)
+                return Busy(SILENCE, _incumbent(outcome.found[0][0] if outcome.found[0] else None))
+            revision = outcome.revision  # there is room; take it if nobody else did meanwhile
+
+    async def _queue_up(
+        self, want: Want, place: Place, keys: layout.NameKeys, patience: float, until: float
+    ) -> Grant | Busy:
+        """Have a key in the queue, and see who is before it."""
+        answer = await self._join(want, place, keys, patience, until) if place.token is None else None
+        answer = answer or await self._look(want, place, keys, until)
+        # Still none: its session ended, or an operator broke the lock, and the place in the queue is lost.
+        return answer or await self._queue_up(want, place, keys, patience, until)
+
+    async def _join(
+        self, want: Want, place: Place, keys: layout.NameKeys, patience: float, until: float
+    ) -> Grant | Busy | None:
+        """Write the key; one that is there already keeps its place. None: it cannot be told yet who is before it."""
+        put = messages.put(place.key, layout.value_of(want, time.time(), patience), place.session.id)
+        oldest = looking(messages.look(*keys.in_the_way_of(want.mode), limit=1, keys_only=False))
+        outcome = await self._requests.txn([], [put, *self._latest(want, place, keys), oldest], [], until, place)
+        place.incumbent = outcome.found[-1][0] if outcome.found[-1] else None
+        ours = outcome.find(place.key)
+        if ours is None:  # many have come after it, since an earlier request that got no answer
+            found = await self._requests.ask(messages.RANGE, messages.look(place.key), until, messages.keys_in)
+            ours = found[0] if found else None
+        if ours is None or (ours.key, ours.lease) != (place.key, place.session.id):
+            raise EngineError(f"etcd at {self.facts.address} does not show the key that it has just written")
+        place.token = ours.created
+        latest = outcome.found[0]
+        if want.mode == "permit" or len(latest) < NEAR or latest[-1].created < ours.created:
+            return self._judged(want, place, latest, outcome.revision)
+        return None
+
+    async def _look(self, want: Want, place: Place, keys: layout.NameKeys, until: float) -> Grant | Busy | None:
+        """See who is before a key that is in the queue; None when it is not there any more."""
+        outcome = await self._requests.txn([], self._latest(want, place, keys), [], until)
+        ours = outcome.find(place.key)
+        if ours is None or (ours.created, ours.lease) != (place.token, place.session.id):
+            place.token = place.blockade = None
+            return None
+        return self._judged(want, place, outcome.found[0], outcome.revision)
+
+    def _latest(self, want: Want, place: Place, keys: layout.NameKeys) -> list[bytes]:
+        """See one's own key, and before it the latest that could be in its way (or all, where they are counted)."""
+        span, near = keys.in_the_way_of(want.mode), 0 if want.mode == "permit" else NEAR
+        upto = 0 if place.token is None else place.token + 1
+        latest = looking(messages.look(*span, limit=near, newest_first=True, created_before=upto))
+        return [latest] if want.mode != "shared" else [latest, looking(messages.look(place.key))]
+
+    def _judged(self, want: Want, place: Place, latest: Sequence[Key], revision: int) -> Grant | Busy:
+        """Granted, or not, given the keys around one's own, newest first."""
+        assert place.token is not None
+        before = [one for one in reversed(latest) if one.created < place.token]
+        place.blockade, place.revision = layout.blockade(want.mode, want.limit, before), revision
+        if place.blockade is None:
+            return Grant(place.token, since=place.session.confirmed_at)
+        return Busy(SILENCE, _incumbent(place.incumbent))
 
     # Waiting
 
@@ -105,10 +204,7 @@ class EtcdEngine:
     async def _listen(self, want: Want, place: Place, news: _News, until: float) -> bool:
         """Whether there is a reason to ask again before `until`."""
         while True:
-            now = self.world.now()
-            sessions = {session for session in (place.session, place.home) if not session.over(now)}
-            ring_at = min([until, *(session.refresh_at(KEPT) for session in sessions)])
-            heard = await news.bell.heard(ring_at - now)
+            heard = await news.bell.heard(min(until, place.session.refresh_at(KEPT)) - self.world.now())
             now = self.world.now()
             if news.reason or place.session.over(now):
                 return True
@@ -116,14 +212,13 @@ class EtcdEngine:
                 return True
             if now >= until:
                 return False
-            for session in sessions:
-                await self._refresh_while_waiting(session, now, until)
+            await self._refresh_while_waiting(place.session, now, until)
 
     async def _has_changed(self, want: Want, place: Place, until: float) -> bool:
         """Look whether anything happened between the latest answer and the beginning of the watch."""
         blockade = place.blockade
         try:
-            await self._taking.look(want, place, max(until, self.world.now() + LOOK_WITHIN))
+            await self._look(want, place, self._keys(want.name), max(until, self.world.now() + LOOK_WITHIN))
         except EngineError:
             return True  # whoever asks again meets the error
         return place.blockade != blockade
@@ -206,8 +301,8 @@ class EtcdEngine:
         holding, waiting = layout.standing(found)
         left: dict[int, float] = {}
         for lease in list(dict.fromkeys(one.lease for one in holding))[:MOST_ASKED]:
-            request = messages.lease_id(lease)
-            left[lease] = await self._reading(messages.TIME_TO_LIVE, request, until, messages.left_of_lease)
+            asked = await self._reading(messages.TIME_TO_LIVE, messages.lease_id(lease), until, messages.ttl_of_lease)
+            left[lease] = float(max(asked, 0))
         return layout.status_of(name, holding, waiting, left, time.time())
 
     async def names(self, *, after: str | None, limit: int, until: float) -> list[str]:
@@ -286,6 +381,11 @@ class _News:
         """Nothing more will be heard."""
         self.reason = self.broken = True
         self.bell.ring()
+
+
+def _incumbent(oldest: Key | None) -> Incumbent | None:
+    """The key that is in the way. How often it was renewed cannot be seen, so no suspicion of it ever ripens."""
+    return Incumbent(oldest.created, 0, math.inf, layout.about_of(oldest).about) if oldest is not None else None
 
 
 class EtcdFamily:

@@ -69,11 +69,8 @@ class Requests:
             raise EngineError(f"etcd at {self._address} did not answer all questions of a transaction")
         return outcome
 
-    async def confirm(self, session: Session, until: float, share: float = FRESH) -> None:
-        """Have a session that etcd knows and that has not spent more than a share of its TTL.
-
-        The request that needs the session is not sent before that; so whatever fails here, it was not carried out.
-        """
+    async def confirm(self, session: Session, until: float) -> None:
+        """Have a session that etcd knows and that has most of its TTL left. Nothing else is sent before that."""
         try:
             now = self._world.now()
             if session.confirmed_at is None:
@@ -84,7 +81,7 @@ class Requests:
                     return
                 except LeaseExists:  # an earlier request got there, or another thread's
                     now = self._world.now()
-            elif now < session.refresh_at(share):
+            elif now < session.refresh_at(FRESH):
                 return
             session.claim(now)
             if not await self.keep_alive(session, until):
