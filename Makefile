@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-# The servers that `make test` gets and runs against; `make test SERVERS=` runs without, skipping their tests.
+# The servers that `make test` gets and runs against. A test whose server is missing fails.
 SERVERS ?= redis valkey etcd postgresql pgbouncer
 PYTEST_ARGS ?=
 BENCH_ARGS ?=

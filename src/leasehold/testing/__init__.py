@@ -1,4 +1,18 @@
-"""What engines are tested with."""
+"""The contract that every engine keeps, as a suite that anybody can run on an engine of their own.
+
+A module of tests needs two things, the suite and one fixture::
+
+    from leasehold.testing import EngineUnderTest
+    from leasehold.testing.contract import *
+
+    @pytest.fixture(scope="session")
+    def engine_under_test():
+        return EngineUnderTest(url="myengine://127.0.0.1:1234", pause=…, resume=…, restart=…, address=…)
+
+Every scenario then runs twice, for blocking and for async code, in a namespace of its own. What the engine can do is
+read from the capabilities that it declares; a scenario that needs another one, or a hook that was not given, is
+skipped and says which.
+"""
 
 import pytest
 
