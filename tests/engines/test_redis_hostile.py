@@ -155,7 +155,7 @@ class BlockingStage:
             if step == "wait":
                 return line.listen(MINE.holder.encode(), until)
             wire._idle.append(line)
-            wire._connect = _no_more_connections  # type: ignore[method-assign]
+            wire._connect = _no_more_connections  # type: ignore[method-assign, assignment]
             engine = RedisEngine(family_at("redis://127.0.0.1:1"), wire)
             return run_blocking(operations(engine)[step]())
 
