@@ -20,7 +20,7 @@ from leasehold.errors import (
 from leasehold.wires.boot_clock import Clock
 from leasehold.wires.sqlite_file import LeaseFile, Mount, ReadMounts, check_file, find_place
 from leasehold.wires.sqlite_rows import SCHEMA
-from leasehold.wires.sqlite_upkeep import CEILING_STEP, adopt_boot, booted
+from leasehold.wires.sqlite_upkeep import CEILING_STEP, adopt_boot
 
 APPLICATION_ID = 0x4C454153
 SCHEMA_VERSION = 1
@@ -73,14 +73,6 @@ class Connection:
                 f"lease file {quoted(str(self.path))} was deleted or replaced while in use: leases granted in the old "
                 "one protect nothing any more; the next request opens the file that is there by then"
             )
-
-    def set_up(self, synchronous: str) -> None:
-        """Make it ready for use, after its contents were checked."""
-        self.execute(f"PRAGMA synchronous = {synchronous}")
-        for pragma in ("fullfsync", "checkpoint_fullfsync"):  # what a sync of the disk means on macOS
-            self.execute(f"PRAGMA {pragma} = on")
-        self.ceiling = adopt_boot(self)
-        self.execute("PRAGMA busy_timeout = 0")
 
     def abort(self) -> None:
         """Undo the transaction that a step has left open, if any."""
@@ -150,24 +142,25 @@ def connect(file: LeaseFile, clock: Clock, read_mounts: ReadMounts, *, patience:
             f"{sqlite3.sqlite_version}; use a newer Python, or an engine with a server, such as redis://"
         )
     path, mount = find_place(file, read_mounts)
-    raw: sqlite3.Connection | None = None
     try:
         identity = check_file(path) or _create(path, clock)
         raw = _open(path, patience)
         connection = Connection(raw, path, identity, clock)
         connection.mount = mount
-        _check_contents(connection)
-        connection.set_up(file.synchronous)
-        if check_file(path) != identity:
-            raise EngineUnavailable(f"lease file {quoted(str(path))} was replaced while it was being opened; try again")
-    except BaseException as error:
-        if raw is not None:
-            raw.close()
-        if isinstance(error, sqlite3.Error):
-            raise (EngineUnavailable(busy_too_long(path)) if is_busy(error) else explained(error, path)) from error
-        if isinstance(error, OSError):
-            raise EngineUnavailable(f"lease file {quoted(str(path))} cannot be used: {error.strerror}") from error
-        raise
+        _check_contents(connection, raw)
+        raw.execute(f"PRAGMA synchronous = {file.synchronous}")
+        for pragma in ("fullfsync", "checkpoint_fullfsync"):  # what a sync of the disk means on macOS
+            raw.execute(f"PRAGMA {pragma} = on")
+        connection.ceiling = adopt_boot(connection)
+        raw.execute("PRAGMA busy_timeout = 0")
+    except sqlite3.Error as error:
+        if is_busy(error):
+            raise EngineUnavailable(busy_too_long(path)) from error
+        raise explained(error, path) from error
+    except OSError as error:
+        raise EngineUnavailable(f"lease file {quoted(str(path))} cannot be used: {error.strerror}") from error
+    if check_file(path) != identity:
+        raise EngineUnavailable(f"lease file {quoted(str(path))} was replaced while it was being opened; try again")
     return connection
 
 
@@ -189,10 +182,10 @@ def _open(path: Path, patience: float) -> sqlite3.Connection:
     )
 
 
-def _check_contents(connection: Connection) -> None:
-    path, execute = quoted(str(connection.path)), connection.execute
+def _check_contents(connection: Connection, raw: sqlite3.Connection) -> None:
+    path = quoted(str(connection.path))
     try:
-        [owner], [version] = (execute(f"PRAGMA {what}").fetchone() for what in ("application_id", "user_version"))
+        [owner], [version] = (raw.execute(f"PRAGMA {what}").fetchone() for what in ("application_id", "user_version"))
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_NOTADB:
             raise
@@ -206,7 +199,7 @@ def _check_contents(connection: Connection) -> None:
             f"lease file {path} was made by another version of Leasehold (its format is {version}, this one knows "
             f"{SCHEMA_VERSION}); let all programs that share the file use the same version"
         )
-    [mode] = execute("PRAGMA journal_mode").fetchone()
+    [mode] = raw.execute("PRAGMA journal_mode").fetchone()
     if mode != "wal":
         raise EngineUnavailable(f"lease file {path} cannot be shared here: its journal is {quoted(mode)}, not 'wal'")
 
@@ -236,9 +229,7 @@ def _fill(draft: Path, clock: Clock) -> None:
         raw.execute("PRAGMA journal_mode = wal")
         raw.execute("PRAGMA synchronous = full")
         raw.executescript(SCHEMA)
-        raw.execute(
-            "INSERT INTO meta VALUES (1, ?, ?, 0, ?)", (clock.boot, booted(clock), clock.stamp() + CEILING_STEP)
-        )
+        raw.execute("INSERT INTO meta VALUES (1, ?, 0, ?)", (clock.boot, clock.stamp() + CEILING_STEP))
         raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         raw.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     finally:

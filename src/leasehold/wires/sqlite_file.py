@@ -13,11 +13,10 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import SubprocessError
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from leasehold.errors import InvalidURL, NotSupported, quoted
+from leasehold.errors import InvalidURL, quoted
 
 FORMS = "sqlite:///relative.db, sqlite:////absolute/path.db, or sqlite:// for the default file"
 
@@ -131,10 +130,7 @@ def find_place(file: LeaseFile, read_mounts: ReadMounts) -> tuple[Path, Mount | 
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "its links go round in circles"
         raise InvalidURL(f"the folder of lease file {quoted(str(file.path))} cannot be used: {reason}") from None
-    try:
-        mount = mount_of(folder, read_mounts())
-    except (OSError, SubprocessError) as error:
-        raise NotSupported(f"the embedded engine cannot tell which file system it is on: {error}") from None
+    mount = mount_of(folder, read_mounts())
     if mount is not None and mount.shared:
         raise InvalidURL(
             f"lease file {quoted(str(file.path))} is on {mount.kind} (mounted at {quoted(str(mount.point))}), which "

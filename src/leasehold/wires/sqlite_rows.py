@@ -23,7 +23,6 @@ SCHEMA = """
 CREATE TABLE meta (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     boot TEXT NOT NULL,
-    booted INTEGER NOT NULL,
     base INTEGER NOT NULL,
     ceiling INTEGER NOT NULL
 ) STRICT;

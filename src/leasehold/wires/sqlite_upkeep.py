@@ -16,13 +16,10 @@ from leasehold.names import HIGHEST_TOKEN
 from leasehold.wires.sqlite_rows import ALL, Record
 
 if TYPE_CHECKING:
-    from leasehold.wires.boot_clock import Clock
     from leasehold.wires.sqlite_connection import Connection
 
 CEILING_STEP = 60_000_000
 """How far ahead the ceiling is raised, in tokens (microseconds): one sync of the disk a minute, while in use."""
-SAME_MOMENT = 2_000_000
-"""Microseconds by which two processes of one boot may differ about when it began."""
 KEEP_IDLE = 24 * 3600 * 1_000_000
 """How long a name that nobody uses keeps its row, in microseconds."""
 SWEEP_AT_ONCE = 512
@@ -69,14 +66,13 @@ class _Synced:
 def adopt_boot(connection: Connection) -> int:
     """Make the file belong to this boot; returns the ceiling. Whoever held or waited in an earlier boot is gone."""
     execute, clock = connection.execute, connection.clock
-    ceiling = _ceiling_in_this_boot(connection)
-    if ceiling is not None:
-        return ceiling
+    boot, ceiling = execute("SELECT boot, ceiling FROM meta").fetchone()
+    if boot == clock.boot:
+        return int(ceiling)
     with _Synced(connection):
-        ceiling = _ceiling_in_this_boot(connection)
-        if ceiling is not None:  # somebody else was faster
-            return ceiling
-        base: int = execute("SELECT ceiling FROM meta").fetchone()[0]
+        boot, base = execute("SELECT boot, ceiling FROM meta").fetchone()
+        if boot == clock.boot:  # somebody else was faster
+            return int(base)
         now = clock.now()
         # Of earlier leases only the lock-delay of those that were lost is left, counted from now to be safe.
         execute(
@@ -93,25 +89,8 @@ def adopt_boot(connection: Connection) -> int:
         execute("DELETE FROM seat")
         execute("DELETE FROM waiter")
         ceiling = _above(max(base, clock.stamp()))
-        execute(
-            "UPDATE meta SET boot = ?, booted = ?, base = ?, ceiling = ?", (clock.boot, booted(clock), base, ceiling)
-        )
+        execute("UPDATE meta SET boot = ?, base = ?, ceiling = ?", (clock.boot, base, ceiling))
     return ceiling
-
-
-def booted(clock: Clock) -> int:
-    """When this boot began, by the wall clock."""
-    return clock.stamp() - clock.now()
-
-
-def _ceiling_in_this_boot(connection: Connection) -> int | None:
-    """The ceiling, if the file belongs to this boot already.
-
-    Some containers are shown a boot id of their own. A boot that began at the same moment is the same boot.
-    """
-    boot, began, ceiling = connection.execute("SELECT boot, booted, ceiling FROM meta").fetchone()
-    same = boot == connection.clock.boot or abs(began - booted(connection.clock)) <= SAME_MOMENT
-    return int(ceiling) if same else None
 
 
 def raise_ceiling(connection: Connection, token: int, patience: float) -> None:
@@ -119,7 +98,7 @@ def raise_ceiling(connection: Connection, token: int, patience: float) -> None:
     ceiling = _above(token)
     connection.execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
     with _Synced(connection):
-        connection.execute("UPDATE meta SET ceiling = max(ceiling, ?), booted = ?", (ceiling, booted(connection.clock)))
+        connection.execute("UPDATE meta SET ceiling = max(ceiling, ?)", (ceiling,))
     connection.execute("PRAGMA busy_timeout = 0")
     connection.ceiling = ceiling
 
