@@ -79,7 +79,11 @@ GUARANTEE = Guarantee(
         "costs those behind it 2 s each."
     ),
     failover="There is none: the file is on one host, and so are all who use it.",
-    proxies="None are involved. Containers of one host may share the file if they share its folder and its user.",
+    proxies=(
+        "None are involved. Containers of one host may share the file if they share its folder, its user and the boot "
+        "id of the host. One with a boot id of its own must not: it would take the leases of the others for those of an "
+        "earlier boot, and end them."
+    ),
     enforce_with="A fence at the resource: leasehold.fences.",
 )
 
