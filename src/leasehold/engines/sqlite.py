@@ -81,8 +81,8 @@ GUARANTEE = Guarantee(
     failover="There is none: the file is on one host, and so are all who use it.",
     proxies=(
         "None are involved. Containers of one host may share the file if they share its folder, its user and the boot "
-        "id of the host. One with a boot id of its own must not: it would take the leases of the others for those of an "
-        "earlier boot, and end them."
+        "id of the host. One with a boot id of its own must not: it would take the leases of the others for those of "
+        "an earlier boot, and end them."
     ),
     enforce_with="A fence at the resource: leasehold.fences.",
 )
