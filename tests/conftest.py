@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+from tests.support.stalls import stalls_are_no_failures
+
 # Started in the background or under nohup, a process inherits that these are ignored, and would hand that on to every
 # child; the tests about Ctrl-C and hang-ups need them as a terminal gives them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
     signal.signal(number, signal.SIG_DFL)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    stalls_are_no_failures(config)

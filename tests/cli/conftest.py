@@ -13,6 +13,7 @@ import pytest
 from tests.cli.tool import Command, Heart
 
 import servers
+from leasehold.testing.processes import freeze
 
 
 class Server:
@@ -43,7 +44,7 @@ class Server:
         pytest.fail("the redis server did not start")
 
     def freeze(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
+        freeze(self._process.pid)
 
     def thaw(self) -> None:
         self._process.send_signal(signal.SIGCONT)

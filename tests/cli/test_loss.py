@@ -13,6 +13,8 @@ import pytest
 from tests.cli.conftest import Server
 from tests.cli.tool import Command, Heart, guard_of, lives, now, wait_for
 
+from leasehold.testing.processes import freeze
+
 TTL = 3.0
 
 
@@ -127,7 +129,7 @@ def test_killed_leasehold_still_gives_the_program_its_grace(leasehold: Command, 
 def test_a_stopped_leasehold_cannot_keep_the_program_alive(leasehold: Command, heart: Heart, tmp_path: Path) -> None:
     """The guard ends the program; the next holder finds it gone."""
     running = leasehold.start_with(heart, "name", "--ttl", str(TTL), program=heart.as_grandchild("SIGTERM"))
-    running.send_signal(signal.SIGSTOP)
+    freeze(running.pid)
     try:
         next_one = leasehold("run", "name", "--wait", "30", "--", "cat", "/proc/uptime")
         assert next_one.returncode == 0

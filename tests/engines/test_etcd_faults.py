@@ -18,6 +18,7 @@ from tests.support.etcd_server import EtcdNode, encoded, free_port, running_etcd
 
 from leasehold import AsyncLeasehold, EngineError, EngineUnavailable, Leasehold, LeaseLost, OutcomeUnknown
 from leasehold.core.engine import Busy, Grant, Renewal
+from leasehold.testing.processes import freeze
 from leasehold.testing.proxy import Proxy
 
 
@@ -94,7 +95,7 @@ def test_a_stopped_holder_is_followed_and_wakes_up_knowing_that_it_lost(server: 
     assert process.stdin is not None
     assert process.stdout is not None
     token = int(process.stdout.readline())
-    process.send_signal(signal.SIGSTOP)
+    freeze(process.pid)
     with client.lock(name, ttl=2, wait=30) as lease:
         assert lease.token > token
     process.send_signal(signal.SIGCONT)

@@ -16,6 +16,7 @@ from leasehold.core.engine import Grant
 from leasehold.core.table import TURN
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.sqlite import SqliteEngine
+from leasehold.testing.processes import freeze
 
 TAKE_TURNS = """
     for _ in range(int(sys.argv[2])):
@@ -128,7 +129,7 @@ def test_a_stopped_waiter_costs_its_turn_and_queues_again(tmp_path: Path) -> Non
             eventually(lambda: waiting(engine) == 1)
             with workers(path, HOLD_UNTIL_TOLD, 1, 30, "next") as [following]:
                 eventually(lambda: waiting(engine) == 2)
-                stopped.signal(signal.SIGSTOP)
+                freeze(stopped.pid)
                 freed = time.monotonic()
                 run_blocking(engine.release("n", "h", until=soon(engine)))
                 granted = float(following.line()[2])

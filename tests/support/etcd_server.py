@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import servers
+from leasehold.testing.processes import freeze
 
 STARTS_WITHIN = 40.0
 
@@ -95,7 +96,8 @@ class EtcdNode:
         self.process.send_signal(number)
 
     def pause(self) -> None:
-        self.signal(signal.SIGSTOP)
+        assert self.process is not None
+        freeze(self.process.pid)
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)

@@ -163,6 +163,8 @@ class PostgresServer:
         for pid in set(_children(self._process.pid)) - set(self._stopped):
             os.kill(pid, signal.SIGSTOP)
             self._stopped.append(pid)
+        while not all(map(_stands_still, self._stopped)):
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """Let it go on."""
@@ -183,6 +185,15 @@ class PostgresServer:
 def _children(parent: int) -> list[int]:
     task = Path(f"/proc/{parent}/task/{parent}/children")
     return [int(pid) for pid in task.read_text().split()]
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether it is stopped, or gone."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state in "TZX"
 
 
 def _free_port() -> int:

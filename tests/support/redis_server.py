@@ -15,6 +15,7 @@ import hiredis
 import pytest
 
 import servers
+from leasehold.testing.processes import freeze
 
 START_WITHIN = 20.0
 
@@ -135,7 +136,7 @@ class RedisServer:
     def pause(self) -> None:
         """Let it hang: connections stay open, nobody is answered."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        freeze(self._process.pid)
 
     def resume(self) -> None:
         """Undo `pause`."""

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import signal
 import sys
+import time
 from typing import Any
 
 Answer = dict[str, Any]
@@ -99,7 +101,7 @@ class WorkerProcess:
 
     def stop(self) -> None:
         """Freeze it, as a long garbage collection or a suspended machine would."""
-        self._process.send_signal(signal.SIGSTOP)
+        freeze(self.pid)
 
     def thaw(self) -> None:
         """Let it go on."""
@@ -111,6 +113,19 @@ class WorkerProcess:
             self._process.kill()
         await self._process.wait()
         await self._listening
+
+
+def freeze(pid: int, within: float = 10.0) -> None:
+    """Stop a child process, and return when every thread of it stands still.
+
+    The signal alone takes a moment, in which a waiter could still be woken and take a lease.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    give_up_at = time.monotonic() + within
+    while os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is None:
+        if time.monotonic() > give_up_at:
+            raise TimeoutError(f"process {pid} was told to stop and has not stopped in {within:g} s")
+        time.sleep(0.001)
 
 
 def _retrieve(answer: asyncio.Future[Answer]) -> None:
