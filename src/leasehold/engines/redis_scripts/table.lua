@@ -1,9 +1,8 @@
 -- One name's entry, as core/table.py means it.
 
 local SEATS, ENDS, QUEUE, UNTILS, PLACES = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local TURN, LONGEST_SILENCE, LATENESS = 2000000, 75000000, 5000000
 local LONGEST_LEASE = 172800000000  -- the longest TTL and the longest lock-delay
-local SEATS_KEPT_MS, QUEUE_KEPT_MS = '259200000', '120000'
+local SEATS_KEPT_MS = '259200000'
 local MOST_AT_ONCE = 1000           -- arguments of one call
 
 local token, turn_since, closed_until = 0, 0, 0

@@ -39,16 +39,9 @@ local function grant(rank)
 end
 
 local function queue(ask_again, queued)
-  local gives_up = now + math.min(patience, ask_again + LATENESS)
   local place = queued and place_of(holder) or {mode = mode, limit = limit, since = number(now), about = about}
-  if not queued then
-    local last = redis.call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2] or 0
-    redis.call('ZADD', QUEUE, number(last + 1), holder)
-  end
-  redis.call('HSET', PLACES, holder, string.format('%s %.0f %s %s %s',
+  local gives_up = put_place(holder, queued, ask_again, patience, string.format('%s %.0f %s %s %s',
     place.mode, place.limit, place.since, address, place.about))
-  redis.call('ZADD', UNTILS, number(gives_up), holder)
-  for _, key in ipairs({QUEUE, UNTILS, PLACES}) do redis.call('PEXPIRE', key, QUEUE_KEPT_MS) end
   if sweep_at == 0 or gives_up < sweep_at then
     sweep_at = gives_up
     changed = true
@@ -66,9 +59,7 @@ local function refuse(rank, queued, before_fit)
   -- When the clock was set back, a whole lease is what the asker has to watch go by without a beat.
   if not before_fit then starts = math.min(starts, now + incumbent.lasts) end
   local ask_again = starts + rank * TURN - now
-  -- Only the head is woken by a release; the others look by themselves whether it hangs, the nearer the more often.
-  local silence = rank == 0 and LONGEST_SILENCE or math.min(rank * (rank + 1) / 2 * TURN, LONGEST_SILENCE)
-  ask_again = math.min(math.max(ask_again, 1), silence)
+  ask_again = math.min(math.max(ask_again, 1), silence_at(rank))
   if patience then queue(ask_again, queued) end
   if changed then save() end
   if not incumbent then return {ask_again} end

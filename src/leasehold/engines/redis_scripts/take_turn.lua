@@ -1,0 +1,35 @@
+-- Two shortcuts for an exclusive lease on a name that others want, too: its first waiter comes for it when it is free,
+-- and one who comes while it is held joins the queue. They do what the long way does.
+
+local head_token, turn, closed, sweep, held = string.match(text or '', '^(%d+);(%d+),(%d+),(%d+),none ?(.*)$')
+if sweep and ARGV[3] == 'exclusive' and tonumber(sweep) > now and tonumber(turn) <= now then
+  local holder = ARGV[1]
+  if held == '' then
+    local first = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
+    if first == holder and tonumber(closed) <= now and tonumber(head_token) < now and tonumber(ARGV[2]) < now then
+      local token = string.format('%.0f', now)
+      redis.call('SET', HEAD, token .. ';' .. token .. ',' .. closed .. ',' .. sweep .. ',none ' .. holder .. ' '
+        .. token .. ' ' .. token .. ' 0 ' .. ARGV[5], 'PX', ARGV[4])
+      redis.call('ZREM', KEYS[4], holder)
+      redis.call('ZREM', KEYS[5], holder)
+      redis.call('HDEL', KEYS[6], holder)
+      return token .. ' ' .. holder
+    end
+  elseif ARGV[7] and ARGV[7] ~= '' and ARGV[8] == '' then
+    local incumbent, renewed, beat, lasts, about = string.match(held, '^(%S+) (%d+) %d+ (%d+) (%d+) %d+ (.*)$')
+    local expires = renewed + lasts
+    if incumbent ~= holder and expires > now and not redis.call('ZRANK', KEYS[4], holder) then
+      local rank = redis.call('ZCARD', KEYS[4])
+      local ask_again = math.min(math.max(expires, tonumber(closed)), now + lasts) + rank * TURN - now
+      ask_again = math.min(math.max(ask_again, 1), silence_at(rank))
+      local place = string.format('exclusive %s %.0f %s %s',
+        ARGV[6], now, ARGV[10], string.match(ARGV[5], '^%d+ %d+ (.*)$'))
+      local gives_up = put_place(holder, false, ask_again, tonumber(ARGV[7]), place)
+      if gives_up < tonumber(sweep) then
+        redis.call('SET', HEAD, string.format('%s;%s,%s,%.0f,none %s', head_token, turn, closed, gives_up, held),
+          'KEEPTTL')
+      end
+      return {ask_again, head_token, tonumber(beat), tonumber(lasts), about}
+    end
+  end
+end
