@@ -1,7 +1,7 @@
 """PostgreSQL: leases in tables, by the database's clock, with no connection held between requests.
 
-Taking a free name is one statement, and so is giving it back; waiters are woken by NOTIFY. For locks that live and die
-with a connection see `leasehold.engines.postgres_session`.
+Taking a free name is one statement, and so is giving it back; waiters are woken by NOTIFY. `lock_in_transaction` locks
+a name for the rest of a transaction of the caller's own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 from leasehold.core.engine import Purpose, Renewal, Want
 from leasehold.core.table import Place
 from leasehold.engines.postgres_facts import SETTINGS, lease_facts, warn_if_weak
+from leasehold.engines.postgres_transaction import lock_in_transaction, lock_in_transaction_async
 from leasehold.engines.sql_lease import SqlLeaseEngine
 from leasehold.wires.postgres import PostgresWire, asyncio_wire, blocking_wire
 from leasehold.wires.postgres_line import Line
@@ -23,7 +24,14 @@ from leasehold.wires.postgres_target import Target, target_from_client, target_f
 from leasehold.wires.redis_target import Hidden
 from leasehold.wires.sql_table import LeaseTable, Request, Statement
 
-__all__ = ["PostgresEngine", "PostgresFamily", "open_engine", "tables_sql"]
+__all__ = [
+    "PostgresEngine",
+    "PostgresFamily",
+    "lock_in_transaction",
+    "lock_in_transaction_async",
+    "open_engine",
+    "tables_sql",
+]
 
 _LAZILY: Final = "(SELECT set_config('synchronous_commit', 'off', true)) AS lazily"
 """In a FROM clause: the transaction does not wait for the disk."""
