@@ -1,4 +1,4 @@
-"""The contract suite on PostgreSQL, in both of its modes."""
+"""The contract suite on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import servers
 from leasehold.testing import EngineUnderTest
 from leasehold.testing.contract import *  # noqa: F403
 
-TABLES = "leasehold_meta, leasehold_lease, leasehold_seat, leasehold_waiter, leasehold_fence"
+TABLES = "leasehold_meta, leasehold_lease, leasehold_seat, leasehold_waiter, leasehold_session"
 INTERRUPTIONS = 150
 
 

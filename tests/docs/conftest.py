@@ -1,4 +1,4 @@
-"""A server for the pages that speak of one."""
+"""Servers for the pages that speak of one: a fixture docs_<engine>_url for each LEASEHOLD_DOCS_<ENGINE>_URL."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.postgres_server import running_postgres
 
 import servers
 
@@ -30,6 +31,13 @@ def docs_redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def docs_postgresql_url() -> Iterator[str]:
+    """A real PostgreSQL."""
+    with running_postgres() as server:
+        yield server.url
 
 
 def _wait_for(port: int) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,16 +15,17 @@ from tests.docs.run_page import RUNNABLE, blocks_of
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_SNIPPETS = [page for page in PAGES if any(block.kind in RUNNABLE for block in blocks_of(page.read_text()))]
+SERVERS = re.compile(r"LEASEHOLD_DOCS_([A-Z]+)_URL")
 
 
-def run_page(page: Path, folder: Path, redis_url: str) -> subprocess.CompletedProcess[str]:
+def run_page(page: Path, folder: Path, servers: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run one page in an empty folder with an empty home."""
     home = folder / "home"
     home.mkdir()
     environment = {
         "HOME": str(home),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "LEASEHOLD_DOCS_REDIS_URL": redis_url,
+        **servers,
         "TERM": "dumb",
     }
     command = [sys.executable, "-W", "error", str(ROOT / "tests/docs/run_page.py"), str(page)]
@@ -32,9 +35,13 @@ def run_page(page: Path, folder: Path, redis_url: str) -> subprocess.CompletedPr
 
 
 @pytest.mark.parametrize("page", WITH_SNIPPETS, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_snippet_runs(page: Path, tmp_path: Path, docs_redis_url: str) -> None:
-    """A reader who copies from the page gets what it says."""
-    result = run_page(page, tmp_path, docs_redis_url)
+def test_every_snippet_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A reader who copies from the page gets what it says. Only the servers that it speaks of are started."""
+    wanted = set(SERVERS.findall(page.read_text()))
+    servers = {
+        f"LEASEHOLD_DOCS_{engine}_URL": request.getfixturevalue(f"docs_{engine.lower()}_url") for engine in wanted
+    }
+    result = run_page(page, tmp_path, servers)
     assert result.returncode == 0, f"{result.stdout[-2000:]}\n{result.stderr[-4000:]}"
 
 
@@ -46,7 +53,7 @@ def test_a_broken_snippet_is_found(broken: str, tmp_path: Path) -> None:
     """The runner itself can fail."""
     page = tmp_path / "page.md"
     page.write_text(f"# Title\n\n{broken}")
-    assert run_page(page, tmp_path, "").returncode != 0
+    assert run_page(page, tmp_path, {}).returncode != 0
 
 
 def test_the_readme_has_snippets() -> None:

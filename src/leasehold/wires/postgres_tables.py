@@ -70,12 +70,13 @@ CREATE TABLE IF NOT EXISTS {prefix}waiter (
     PRIMARY KEY (namespace, name, seq)
 );
 CREATE INDEX IF NOT EXISTS leasehold_waiter_holder ON {prefix}waiter (holder);
-CREATE TABLE IF NOT EXISTS {prefix}fence (
+CREATE TABLE IF NOT EXISTS {prefix}session (
     key bigint PRIMARY KEY,
     namespace text COLLATE "C" NOT NULL,
     name text COLLATE "C" NOT NULL,
     token bigint NOT NULL,
     since bigint NOT NULL,
+    ttl bigint NOT NULL,
     about text NOT NULL
 ) WITH (fillfactor = 50);
 INSERT INTO {prefix}meta VALUES (1, {version}, 0) ON CONFLICT (one) DO NOTHING;
