@@ -114,7 +114,7 @@ class Command:
     def __init__(self, url: str, folder: Path) -> None:
         self.url, self.folder = url, folder
         self.environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith("LEASEHOLD")},
+            **{key: value for key, value in os.environ.items() if not key.startswith(("LEASEHOLD", "COLUMNS"))},
             "HOME": str(folder),
             "LEASEHOLD_URL": url,
         }

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
+from tests.sim.conftest import HISTORIES
 
 from leasehold.sim.__main__ import replay_command
 from leasehold.sim.plan import BEYOND, WITHIN
-from leasehold.sim.runner import Tally, explore, run
+from leasehold.sim.runner import Tally, run
 
-HISTORIES = int(os.environ.get("LEASEHOLD_HISTORIES", "20000"))
 CORPUS = [
     int(line.split()[0])
     for line in (Path(__file__).parent / "corpus.txt").read_text(encoding="utf-8").splitlines()
@@ -23,11 +22,6 @@ CORPUS = [
 def test_seed_that_once_failed(seed: int) -> None:
     _, violations = run(seed)
     assert not violations, replay_command(seed)
-
-
-@pytest.fixture(scope="module")
-def tally() -> Tally:
-    return explore(range(HISTORIES), jobs=min(os.cpu_count() or 1, 4))
 
 
 @pytest.mark.slow
