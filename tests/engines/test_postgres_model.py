@@ -79,8 +79,7 @@ class EngineAndTable(RuleBasedStateMachine):
         heard: list[str] = []
         assert self.ear.line is not None
         while BARRIER not in heard:
-            sockets = self.ear.line.sockets
-            assert run_blocking(sockets.ready(self.ear.socket, to_write=False, until=soon(self.engine)))
+            assert run_blocking(self.wire._sockets.ready(self.ear.socket, to_write=False, until=soon(self.engine)))
             heard += [holder for _, holder in self.ear.line.notifications()]
         assert heard == ([place.holder] if place else []) + [BARRIER]
 

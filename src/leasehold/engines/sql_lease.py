@@ -136,6 +136,10 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
     def _wake_up(self, place: Place) -> Request | None:
         """A request that wakes a waiter when it is committed, and answers whether somebody is there to be woken."""
 
+    def _nudges(self, place: Place) -> list[Request]:  # noqa: ARG002 -- most servers need none
+        """What to send behind the commit, where a wake-up that is committed is not heard of by itself."""
+        return []
+
     @abstractmethod
     async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
         """Warn when this deployment cannot keep what the purpose needs."""
@@ -298,15 +302,17 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
             wake = self._wake_up(changed.wake) if changed.wake is not None else None
             writes = [self.lazily] if self.lazily is not None and changed.lazy else []
             writes += record.changes()
-            if wake is not None:
+            nudges = []
+            if changed.wake is not None and wake is not None:
                 writes.append(wake)
-            answers = await line.ask_all([*writes, self.commit], until, commits=True)
+                nudges = self._nudges(changed.wake)
+            answers = await line.ask_all([*writes, self.commit, *nudges], until, commits=True)
         except BaseException as error:
             self._wire.drop(line, error)
             raise
         self._wire.give_back(line)
         self._note_crowd(name, record)
-        return changed, wake is None or bool(answers[-2][0][0])
+        return changed, wake is None or bool(answers[len(writes) - 1][0][0])
 
     def _note_crowd(self, name: str, record: Record) -> None:
         if not record.crowd:

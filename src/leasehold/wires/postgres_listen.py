@@ -10,9 +10,8 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from leasehold.wires.postgres_line import Line
 from leasehold.wires.sockets import Bell, Sockets
 
 LONGEST_LEAD: Final = 5.0
@@ -34,6 +33,27 @@ def key_of(channel: str) -> int | None:
     """The key of the lock that the listener on this channel holds, a signed number of 64 bits; None if it is none."""
     match = _CHANNEL.fullmatch(channel)
     return None if match is None else (int(match[1], 16) ^ 2**63) - 2**63
+
+
+class Line(Protocol):
+    """A connection that news comes in on."""
+
+    @property
+    def socket(self) -> int:
+        """The number of its socket."""
+        ...
+
+    def notifications(self) -> list[tuple[str, str]]:
+        """Read what the socket has, and return channels and payloads; raises `ConnectionError` when it broke."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+    def let_go(self) -> None:
+        """Close this process's end only: the parent goes on using it."""
+        ...
 
 
 class Ear:

@@ -1,7 +1,7 @@
 """Connections that many callers share, each lent for one step at a time.
 
-There are never more than a few of them: each is a process on the server. Who finds them all lent waits for one, in the
-order of asking.
+There are never more than a few of them: each is a process or a thread on the server. Who finds them all lent waits for
+one, in the order of asking.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from leasehold.errors import EngineUnavailable
-from leasehold.wires.postgres_line import Line
 from leasehold.wires.sockets import Bell, Sockets
 
 MOST_LINES: Final = 16
@@ -20,19 +19,38 @@ LONGEST_DOZE: Final = 1.0
 """After so long, who waits for a connection looks by itself: a caller that was interrupted may have dropped one."""
 
 
-class Pool:
+class Line(Protocol):
+    """A connection, as far as a pool has to know it."""
+
+    def is_usable(self) -> bool:
+        """Whether it can carry a request, being idle."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+    def let_go(self) -> None:
+        """Close this process's end only: the parent goes on using it."""
+        ...
+
+
+LineT = TypeVar("LineT", bound=Line)
+
+
+class Pool(Generic[LineT]):
     """The connections of one engine in one world."""
 
-    def __init__(self, sockets: Sockets, connect: Callable[[float], Awaitable[Line]], address: str) -> None:
+    def __init__(self, sockets: Sockets, connect: Callable[[float], Awaitable[LineT]], address: str) -> None:
         self._sockets, self._connect, self._address = sockets, connect, address
-        self._idle: list[Line] = []
+        self._idle: list[LineT] = []
         # A line that an interrupted caller has dropped is not counted any more.
-        self._open: weakref.WeakSet[Line] = weakref.WeakSet()
+        self._open: weakref.WeakSet[LineT] = weakref.WeakSet()
         self._connecting = 0
         self._waiting: deque[Bell] = deque()
         self._pooling = True
 
-    async def lend(self, until: float) -> Line:
+    async def lend(self, until: float) -> LineT:
         """A connection, to be given back in good order, or else dropped."""
         while True:
             try:
@@ -46,7 +64,7 @@ class Pool:
                 return line
             self._discard(line)
 
-    async def _open_another(self, until: float) -> Line:
+    async def _open_another(self, until: float) -> LineT:
         self._connecting += 1
         try:
             line = await self._connect(until)
@@ -83,7 +101,7 @@ class Pool:
         except IndexError:
             return
 
-    def give_back(self, line: Line) -> None:
+    def give_back(self, line: LineT) -> None:
         """The line is in no transaction, and owes no answer."""
         if self._pooling:
             self._idle.append(line)
@@ -91,12 +109,12 @@ class Pool:
         else:
             self._discard(line)
 
-    def drop(self, line: Line) -> None:
+    def drop(self, line: LineT) -> None:
         """Close a line that may be in a transaction, which undoes it."""
         self._discard(line)
         self._ring()
 
-    def _discard(self, line: Line) -> None:
+    def _discard(self, line: LineT) -> None:
         self._open.discard(line)
         line.close()
 
