@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -269,6 +270,9 @@ def test_a_lost_answer_to_a_release_is_unknown_and_the_retry_says_so(proxy: Prox
         through_proxy.release(wanted.name, wanted.holder)
     proxy.heal()
     through_proxy.seconds = 5.0
+    # The connection whose answers were swallowed may take one more request along when it breaks.
+    with contextlib.suppress(OutcomeUnknown):
+        assert through_proxy.release(wanted.name, wanted.holder) is False
     assert through_proxy.release(wanted.name, wanted.holder) is False
     assert isinstance(through_proxy.take(want(wanted.name)), Grant)
 

@@ -138,7 +138,7 @@ class EtcdNode:
 
     def is_leader(self) -> bool:
         answer = self.ask("/v3/maintenance/status", {}, within=2.0)
-        return bool(answer["header"]["member_id"] == answer["leader"])
+        return bool(answer["header"]["member_id"] == answer.get("leader"))
 
     def enable_users(self, *, prefix: str) -> None:
         """Turn authentication on: ``root``, ``worker`` who may use the prefix, ``guest`` who may do nothing."""
