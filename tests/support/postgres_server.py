@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,8 @@ class PostgresServer:
 
     # Its life
 
-    def create(self) -> None:
-        """Make the data folder, the user and the database."""
+    def create(self, with_files: Sequence[str] = ()) -> None:
+        """Make the data folder, with these files of the server's folder in it, the user and the database."""
         if os.geteuid() == 0:
             shutil.chown(self.folder, SYSTEM_USER, SYSTEM_USER)
         self._run(
@@ -92,10 +92,20 @@ class PostgresServer:
             "host replication all 127.0.0.1/32 trust\n"
             "host all all 127.0.0.1/32 scram-sha-256\n"
         )
+        for name in with_files:
+            shutil.copy(self.folder / name, self.data)
+            (self.data / name).chmod(0o600)
+        self.take_over_files()
         self.start()
         with contextlib.closing(self.superuser("postgres")) as connection:
             connection.execute(f"CREATE ROLE leasehold LOGIN PASSWORD '{PASSWORD}'")
             connection.execute("CREATE DATABASE leasehold OWNER leasehold")
+
+    def take_over_files(self) -> None:
+        """Let the server's user own what was put into its data folder."""
+        if os.geteuid() == 0:
+            for path in [self.folder, self.data, *self.data.rglob("*")]:
+                shutil.chown(path, SYSTEM_USER, SYSTEM_USER)
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self._programs / program), *arguments]

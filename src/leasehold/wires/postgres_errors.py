@@ -69,9 +69,21 @@ def cut_off(address: str, *, commits: bool) -> EngineError:
     return OutcomeUnknown(f"the connection to {address} broke; the request may or may not have been carried out")
 
 
+_ADVICE: Final = (
+    (re.compile("authentication|password|pg_hba"), "check the user, the password and the server's pg_hba.conf"),
+    (re.compile("certificate|SSL"), "check sslmode, sslrootcert, and that the certificate is for this host"),
+    (re.compile("(database|role) .* does not exist"), "check the name, or let an administrator create it"),
+    (re.compile("too many|connection slots"), "raise max_connections, or close what is not used"),
+)
+"""What to do about words of libpq or of a server that speaks English."""
+
+
 def unreachable(address: str, why: str) -> EngineUnavailable:
     """Our error for a server that could not be reached at all: nothing was sent."""
-    return EngineUnavailable(f"{address} cannot be reached: {why}; is the server running, and the address right?")
+    advice = next(
+        (advice for words, advice in _ADVICE if words.search(why)), "is the server running, and the address right?"
+    )
+    return EngineUnavailable(f"{address} cannot be reached: {why}; {advice}")
 
 
 def why_not_let_in(words: str, password: str | None) -> str:
@@ -81,6 +93,7 @@ def why_not_let_in(words: str, password: str | None) -> str:
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     # Several hosts, several lines; each begins by naming the host, which our message does already.
     said = re.sub(r"^connection to .* failed: ", "", lines[0] if lines else "no reason given")
+    said = re.sub(r" \(and \d+ other names?\)", "", said)
     return quoted(re.sub(r"^(FATAL|ERROR): +", "", said))
 
 
