@@ -51,7 +51,7 @@ class PostgresServer:
         self._settings = {**SETTINGS, **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped: list[int] = []
-        self.port = _free_port()
+        self.port = free_port()
 
     # Addresses
 
@@ -206,7 +206,8 @@ def _stands_still(pid: int) -> bool:
     return state in "TZX"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback that nobody uses right now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
