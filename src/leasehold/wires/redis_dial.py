@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from leasehold.wires.lookup import Places, look_up, look_up_asyncio
 from leasehold.wires.redis_replies import unreachable
 from leasehold.wires.redis_target import Endpoint
+from leasehold.wires.sockets import tune
 
 if TYPE_CHECKING:
     import asyncio
@@ -17,19 +18,6 @@ if TYPE_CHECKING:
     from leasehold.core.worlds import World
 
 LineT = TypeVar("LineT", bound="asyncio.Protocol")
-KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""A peer that vanished is noticed within half a minute."""
-
-
-def tune(sock: socket.socket) -> None:
-    """No delay for small requests, and short keep-alives."""
-    if sock.family == socket.AF_UNIX:
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE.items():
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def connect_blocking(endpoint: Endpoint, tls: ssl.SSLContext | None, world: World, until: float) -> socket.socket:
