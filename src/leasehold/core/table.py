@@ -150,6 +150,17 @@ def release(entry: Entry, holder: str, now: int) -> Released:
     return Released(seat is not None, _next_to_wake(entry, now))
 
 
+def pass_by(entry: Entry, unheard: Place, now: int) -> Place | None:
+    """Take a waiter out of the queue that could not be woken; returns who is to be woken instead.
+
+    By now it may have been served, or be back with another address: nothing of that is touched.
+    """
+    _lapse(entry, now)
+    if any((place.holder, place.address) == (unheard.holder, unheard.address) for place in entry.queue):
+        return release(entry, unheard.holder, now).wake
+    return _next_to_wake(entry, now)
+
+
 def force_release(entry: Entry, now: int, stamp: int) -> tuple[int, Place | None]:
     """End every lease; the token minted here is above all of theirs."""
     _lapse(entry, now)

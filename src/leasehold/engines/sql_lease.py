@@ -325,8 +325,12 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
 
         What led to this is done and cannot fail any more. A waiter that is not woken asks again by itself, later.
         """
+
+        def pass_by(record: Record) -> Changed[None]:
+            return Changed(None, table.pass_by(record.entry, place, record.now), lazy=True)
+
         try:
-            await self._release_by_table(name, place.holder, until)
+            await self._change(name, place.holder, pass_by, lambda _: 2, until)
         except LeaseholdError as error:
             log().warning("a waiter for %s could not be woken and will ask again later: %s", ascii(name), error)
 

@@ -160,9 +160,18 @@ class SqliteEngine:
         """
         try:
             while place is not None and not await self._told(place):
-                place = (await self._database.carry_out(until, self._release_by_table, name, place.holder)).wake
+                place = await self._database.carry_out(until, self._pass_by, name, place)
         except LeaseholdError as error:
             log.warning("a waiter for %s could not be woken and will ask again later: %s", ascii(name), error)
+
+    def _pass_by(self, connection: Connection, name: str, unheard: Place) -> Place | None:
+        connection.execute("BEGIN IMMEDIATE")
+        now = connection.now()
+        record = Record(connection, self._namespace, name)
+        record.load_queue(2, now, unheard.holder)
+        wake = table.pass_by(record.entry, unheard, now)
+        self._commit(connection, record, name)
+        return wake
 
     async def _told(self, place: Place) -> bool:
         """Whether somebody is there to be woken."""

@@ -169,7 +169,7 @@ class SimServer:
                 return
             before = _Before(name, list(entry.seats), list(entry.queue))
             gone = place.holder
-            place = table.release(entry, gone, self.clock()).wake
+            place = table.pass_by(entry, place, self.clock())
             self._note(before, entry, gone, "nobody there")
 
     # What the judges get to see.
