@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
 from leasehold.core.engine import HolderStatus, Mode, NameStatus, WaiterStatus, Want
-from leasehold.wires.etcd_messages import Key
 
 PREFIX: Final = b"leasehold/"
 _KINDS: Final[dict[Mode, bytes]] = {"exclusive": b"e/", "permit": b"p/", "shared": b"s/"}
@@ -29,6 +28,33 @@ _KINDS: Final[dict[Mode, bytes]] = {"exclusive": b"e/", "permit": b"p/", "shared
 _AFTER_SLASH: Final = b"0"
 """The character that follows the slash: where a range of keys below a slash ends."""
 MOST_TEXT: Final = 200
+
+
+class Key(Protocol):
+    """A key as it is stored: of etcd, or of another system that has keys, sessions and one counter of changes."""
+
+    @property
+    def key(self) -> bytes:
+        """What it is called."""
+        ...
+
+    @property
+    def created(self) -> int:
+        """When it was created, on the counter."""
+        ...
+
+    @property
+    def lease(self) -> Any:
+        """The session that it hangs on."""
+        ...
+
+    @property
+    def value(self) -> bytes:
+        """What it says to people."""
+        ...
+
+
+KeyT = TypeVar("KeyT", bound=Key)
 
 
 def _encoded(text: str) -> bytes:
@@ -118,6 +144,8 @@ class About(NamedTuple):
     """Until when it is patient."""
     ttl: float
     limit: int
+    delay: float = 0.0
+    """For how long the name stays closed after a loss."""
 
 
 def value_of(want: Want, now: float, patience: float | None) -> bytes:
@@ -129,6 +157,7 @@ def value_of(want: Want, now: float, patience: float | None) -> bytes:
         "until": round(now + (patience or 0.0), 3),
         "ttl": want.ttl,
         "limit": want.limit,
+        **({"delay": want.delay} if want.delay else {}),
     }
     return json.dumps(text, separators=(",", ":")).encode()
 
@@ -143,16 +172,17 @@ def about_of(key: Key) -> About:
             float(text["until"]),
             float(text["ttl"]),
             int(text["limit"]),
+            float(text.get("delay", 0.0)),
         )
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return About("", 0.0, 0.0, 0.0, 1)
 
 
-def standing(found: Sequence[Key]) -> tuple[list[Key], list[Key]]:
+def standing(found: Sequence[KeyT]) -> tuple[list[KeyT], list[KeyT]]:
     """Who of a name's keys, oldest first, holds it and who waits."""
-    holding: list[Key] = []
-    waiting: list[Key] = []
-    before: list[Key] = []
+    holding: list[KeyT] = []
+    waiting: list[KeyT] = []
+    before: list[KeyT] = []
     for key in found:
         mode = mode_of(key.key)
         if mode is not None:
@@ -163,7 +193,7 @@ def standing(found: Sequence[Key]) -> tuple[list[Key], list[Key]]:
 
 
 def status_of(
-    name: str, holding: Sequence[Key], waiting: Sequence[Key], left: Mapping[int, float], now: float
+    name: str, holding: Sequence[Key], waiting: Sequence[Key], left: Mapping[Any, float], now: float
 ) -> NameStatus:
     """A name as an operator sees it; `left` has the seconds that sessions still have, where they were asked for."""
     holders = tuple(
