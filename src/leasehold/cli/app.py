@@ -23,6 +23,8 @@ _VERBS: dict[str, str | None] = {
     "status": None,
     "break": None,
     "engines": None,
+    "lint": None,
+    "explain": None,
     "demo": "leasehold.demo",
     "bench": "leasehold.bench",
     "completion": None,
