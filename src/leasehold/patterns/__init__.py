@@ -1,0 +1,1 @@
+"""The patterns that make most locks unnecessary, or that use one well."""

@@ -1,0 +1,260 @@
+"""One leads, the next takes over; work is stopped before its lease is given back, and by force when it must be."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leasehold import AsyncLeasehold, Leasehold, LeaseLost, Misuse, NotAcquired
+from leasehold.patterns.election import EXIT_CODE, AsyncElection, AsyncTerm, Election, Leader, Term
+
+TTL = 1.5
+NAME = "billing/leader"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "leases.db"
+
+
+@pytest.fixture
+def locks(path: Path) -> Iterator[Leasehold]:
+    with Leasehold(path, label="instance") as client:
+        yield client
+
+
+def test_one_leads_at_a_time_and_each_term_has_a_higher_token(path: Path) -> None:
+    until, terms, leading = threading.Event(), list[int](), list[int]()
+
+    def work(term: Term) -> None:
+        leading.append(term.token)
+        assert leading == [term.token], "two lead at once"
+        terms.append(term.token)
+        term.wait(0.05)
+        leading.remove(term.token)
+        if len(terms) >= 9:
+            until.set()
+
+    def instance() -> None:
+        with Leasehold(path) as client:
+            Election(client, NAME, ttl=TTL).serve(work, until=until)
+
+    instances = [threading.Thread(target=instance) for _ in range(3)]
+    for thread in instances:
+        thread.start()
+    for thread in instances:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in instances)
+    assert terms == sorted(set(terms))
+
+
+DIES = """
+import pathlib, sys
+from leasehold import Leasehold
+from leasehold.patterns.election import Election
+
+with Election(Leasehold(pathlib.Path(sys.argv[1])), "billing/leader", ttl=1.5).lead() as term:
+    print(term.token, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_leader_that_was_killed_is_followed_with_a_higher_token(path: Path, locks: Leasehold) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", DIES, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    token = int(process.stdout.readline())
+    with pytest.raises(NotAcquired), Election(locks, NAME, ttl=TTL).lead(wait=0):
+        pytest.fail("two lead at once")
+    process.kill()
+    process.communicate(timeout=20)
+    with Election(locks, NAME, ttl=TTL).lead(wait=20) as term:
+        assert term.token > token
+
+
+def test_the_lease_is_given_back_only_when_the_work_has_ended(path: Path, locks: Leasehold) -> None:
+    election, until, ended = Election(locks, NAME, ttl=TTL), threading.Event(), list[float]()
+    began = threading.Event()
+
+    def work(term: Term) -> None:
+        began.set()
+        assert term.wait(20)
+        assert term.why == "this instance is to stop"
+        time.sleep(0.5)  # finishes what it was at
+        term.check()
+        ended.append(time.monotonic())
+
+    serving = threading.Thread(target=election.serve, args=(work,), kwargs={"until": until})
+    serving.start()
+    assert began.wait(20)
+    until.set()
+    with Leasehold(path) as other, Election(other, NAME, ttl=TTL).lead(wait=20):
+        assert ended, "the next one led before the work had ended"
+        assert time.monotonic() >= ended[0]
+    serving.join(20)
+
+
+def test_an_unhealthy_leader_stops_and_an_unhealthy_candidate_does_not_stand(locks: Leasehold) -> None:
+    health = [True]
+    election = Election(locks, NAME, ttl=TTL, healthy=lambda: health[0])
+    with election.lead() as term:
+        health[0] = False
+        assert term.wait(20)
+        assert term.why == "it is not healthy"
+    with pytest.raises(NotAcquired), election.lead(wait=0):
+        pytest.fail("it stood all the same")
+    health[0] = True
+    with election.lead():
+        pass
+
+
+def test_work_that_does_not_stop_meets_the_deadline(locks: Leasehold) -> None:
+    until, hard, go_on = threading.Event(), list[Term](), threading.Event()
+
+    def at_deadline(term: Term) -> None:
+        hard.append(term)
+        until.set()
+        go_on.set()
+
+    def work(term: Term) -> None:
+        locks.force_release(NAME, because="a test")
+        go_on.wait(20)
+
+    Election(locks, NAME, ttl=TTL, at_deadline=at_deadline).serve(work, until=until)
+    [term] = hard
+    assert term.why == "its lease was not renewed in time"
+    with pytest.raises(LeaseLost):
+        term.check()
+
+
+def test_work_has_so_long_to_stop_while_its_lease_lasts(locks: Leasehold) -> None:
+    until, hard, go_on = threading.Event(), list[float](), threading.Event()
+
+    def at_deadline(term: Term) -> None:
+        hard.append(term.remaining)
+        go_on.set()
+
+    def work(_term: Term) -> None:
+        until.set()
+        go_on.wait(20)
+
+    Election(locks, NAME, ttl=20, stop_within=0.2, at_deadline=at_deadline).serve(work, until=until)
+    assert hard[0] > 1, "its lease had not run out"
+
+
+STUBBORN = """
+import pathlib, sys, threading, time
+from leasehold import Leasehold
+from leasehold.patterns.election import Election
+
+until = threading.Event()
+def work(term):
+    until.set()
+    time.sleep(60)
+
+Election(Leasehold(pathlib.Path(sys.argv[1])), "billing/leader", ttl=1.5, stop_within=0.1).serve(work, until=until)
+"""
+
+
+def test_by_default_the_process_of_stubborn_work_ends(path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", STUBBORN, str(path)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert run.returncode == EXIT_CODE
+    assert "has not stopped" in run.stderr
+
+
+def test_an_error_of_the_work_ends_the_term_and_is_raised(locks: Leasehold) -> None:
+    def work(_term: Term) -> None:
+        raise ZeroDivisionError
+
+    election = Election(locks, NAME, ttl=TTL)
+    with pytest.raises(ZeroDivisionError):
+        election.serve(work, until=threading.Event())
+    assert election.leader() is None
+
+
+def test_observers_see_who_leads(path: Path, locks: Leasehold) -> None:
+    with Leasehold(path) as other:
+        seen = Election(other, NAME).observe(every=0.01)
+        assert next(seen) is None
+        with Election(locks, NAME, ttl=TTL).lead() as term:
+            leader = next(seen)
+            assert isinstance(leader, Leader)
+            assert leader.token == term.token
+            assert leader.holder.startswith("instance@")
+        assert next(seen) is None
+
+
+def test_wrong_settings_are_refused_at_once(locks: Leasehold) -> None:
+    for settings in ({"name": ""}, {"ttl": -1}, {"stop_within": "soon"}, {"healthy": 1}, {"at_deadline": None}):
+        with pytest.raises(Misuse):
+            Election(locks, **{"name": NAME, **settings})  # type: ignore[arg-type]
+
+
+def test_async_instances_take_turns(path: Path) -> None:
+    async def run() -> None:
+        until, terms = asyncio.Event(), list[int]()
+
+        async def work(term: AsyncTerm) -> None:
+            terms.append(term.token)
+            await asyncio.sleep(0.02)
+            if len(terms) >= 6:
+                until.set()
+
+        async def instance() -> None:
+            async with AsyncLeasehold(path) as client:
+                await AsyncElection(client, NAME, ttl=TTL).serve(work, until=until)
+
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(instance() for _ in range(3)))
+        assert terms == sorted(set(terms))
+
+    asyncio.run(run())
+
+
+def test_async_work_that_goes_on_is_cancelled(path: Path) -> None:
+    async def run() -> None:
+        until, cancelled = asyncio.Event(), list[str]()
+
+        async def work(_term: AsyncTerm) -> None:
+            until.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                cancelled.append("told")
+                raise
+
+        async with AsyncLeasehold(path) as client, asyncio.timeout(30):
+            election = AsyncElection(client, NAME, ttl=TTL, stop_within=0.1)
+            await election.serve(work, until=until)
+            assert cancelled == ["told"]
+            assert await election.leader() is None
+
+    asyncio.run(run())
+
+
+def test_async_leaders_are_observed_and_stop_when_unhealthy(path: Path) -> None:
+    async def run() -> None:
+        health = [True]
+        async with AsyncLeasehold(path) as client, asyncio.timeout(30):
+            election = AsyncElection(client, NAME, ttl=TTL, healthy=lambda: health[0])
+            seen = election.observe(every=0.01)
+            assert await anext(seen) is None
+            async with election.lead() as term:
+                leader = await anext(seen)
+                assert leader is not None
+                assert leader.token == term.token
+                health[0] = False
+                assert await term.wait(20)
+            assert await anext(seen) is None
+
+    asyncio.run(run())
