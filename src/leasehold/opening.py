@@ -22,6 +22,8 @@ _BUILT_IN = {
     "rediss+sentinel": "leasehold.engines.redis",
     "valkey": "leasehold.engines.redis",
     "valkeys": "leasehold.engines.redis",
+    "redlock": "leasehold.engines.redlock",
+    "redlocks": "leasehold.engines.redlock",
     "etcd": "leasehold.engines.etcd",
     "etcds": "leasehold.engines.etcd",
     "postgresql": "leasehold.engines.postgres",
@@ -50,6 +52,8 @@ def _opener(on: object) -> Opener:
         return _load("leasehold.engines.sqlite")
     if isinstance(on, str):
         return _opener_for_url(on)
+    if isinstance(on, list | tuple):
+        return _load("leasehold.engines.redlock")
     package = type(on).__module__.partition(".")[0]
     module = _CLIENT_PACKAGES.get(package)
     if package == "sqlalchemy":

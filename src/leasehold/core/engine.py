@@ -179,8 +179,11 @@ class Engine(Protocol):
         """Return when the queued asker is woken, or at `until`. A wake-up since the latest `take` counts."""
         ...
 
-    async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool]:
-        """Prolong each lease that is still held; False for those that are not. Never shortens, never revives."""
+    async def renew(self, leases: Sequence[Renewal], *, until: float) -> Sequence[bool | None]:
+        """Prolong each lease that is still held; False for those that are not. Never shortens, never revives.
+
+        None for a lease of which nothing is known now while it is known of others; of one lease alone that is an error.
+        """
         ...
 
     async def release(self, name: str, holder: str, *, until: float) -> bool:

@@ -175,7 +175,9 @@ class Keeper:
             self._try_again_soon(batch)
             return
         for held, kept in zip(batch, answers, strict=True):
-            if kept:
+            if kept is None:
+                self._try_again_soon([held])
+            elif kept:
                 if held.renewed(sent_at, held.ttl):
                     held.renew_at = sent_at + held.ttl / 3
             elif held.want.holder in self._leases:  # a lease released meanwhile is rightly unknown to the engine

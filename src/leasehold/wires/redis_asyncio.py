@@ -310,8 +310,7 @@ class AsyncWire:
             until = self.world.now() + LONGEST_CONNECT
             endpoint = await locate(self._target, self._dial, self.world, until)
             line = await self._dial(endpoint, until)
-            channel = CHANNEL_PREFIX + self.world.nonce()
-            self.hello = await enter(line, self._target, channel, self._label, until)
+            await self._enter(line, until)
         except EngineError as error:
             if line is not None:
                 line.abort()
@@ -322,12 +321,16 @@ class AsyncWire:
                 line.abort()
             raise
         else:
-            line.address_argument = bulk(channel.encode())
             line.woken, line.lost = self._wake, self._lost
             self._line, self._failure = line, None
             return line
         finally:
             self._connecting = None
+
+    async def _enter(self, line: AsyncLine, until: float) -> None:
+        channel = CHANNEL_PREFIX + self.world.nonce()
+        self.hello = await enter(line, self._target, channel, self._label, until)
+        line.address_argument = bulk(channel.encode())
 
     async def _dial(self, endpoint: Endpoint, until: float) -> AsyncLine:
         def make(sock: socket.socket) -> AsyncLine:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from leasehold.core.worlds import World
@@ -83,13 +83,22 @@ def _entry(credentials: Credentials | None) -> tuple[bytes, int]:
 
 async def enter(link: Link, target: Target, channel: str, label: str, until: float) -> Hello:
     """Authenticate, switch to RESP3, choose the database and subscribe, in one round trip."""
+    request, count = entry_request(target, channel, label)
+    return check_entry(await link.exchange(request, count, until), target)
+
+
+def entry_request(target: Target, channel: str, label: str) -> tuple[HiddenBytes, int]:
+    """What `enter` sends, and how many replies it has."""
     credentials = _credentials(target)
     entry = ["AUTH", *credentials] if credentials else []
     request = command("HELLO", "3", *entry, "SETNAME", connection_name(label))
     if target.database:
         request += command("SELECT", target.database)
-    request = HiddenBytes(request + command("SUBSCRIBE", channel))
-    replies = await link.exchange(request, 3 if target.database else 2, until)
+    return HiddenBytes(request + command("SUBSCRIBE", channel)), 3 if target.database else 2
+
+
+def check_entry(replies: Sequence[Any], target: Target) -> Hello:
+    """What the server said of itself when it let us in; or the error that it did not."""
     for reply in replies:
         if isinstance(reply, ErrorReply):
             raise error_at_entry(reply, target.address)

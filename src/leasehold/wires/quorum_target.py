@@ -1,0 +1,84 @@
+"""Which servers make a quorum: from a URL, or from a list of URLs and client objects.
+
+As with one server, nothing of a URL is ever quoted in a message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from leasehold.errors import InvalidURL, Misuse
+from leasehold.names import LONGEST_TTL
+from leasehold.wires.redis_client import target_from_client
+from leasehold.wires.redis_target import Hidden, Target, target_from_url
+
+FEWEST, MOST = 3, 9
+DEFAULT_LONGEST_TTL = 60.0
+_SCHEMES: Final = {"redlock": "redis", "redlocks": "rediss"}
+_SHAPE: Final = "redlock://[user:password@]host[:port],host[:port],host[:port][/database][?longest_ttl=60]"
+
+
+class Servers(NamedTuple):
+    """The servers, and the longest TTL that any program asks them for."""
+
+    targets: tuple[Target, ...]
+    longest_ttl: float
+
+    @property
+    def address(self) -> str:
+        """The whole as people write it, without a secret."""
+        schemes = {target.address.partition("://")[0] for target in self.targets}
+        databases = {target.database for target in self.targets}
+        if len(databases) > 1 or not schemes < {"redis", "rediss"}:
+            return "redlock:" + ",".join(target.address for target in self.targets)
+        scheme = "redlock" if schemes == {"redis"} else "redlocks"
+        database = f"/{self.targets[0].database}" if self.targets[0].database else ""
+        return f"{scheme}://{','.join(str(target.endpoints[0]) for target in self.targets)}{database}"
+
+
+def servers_from(on: object) -> Servers:
+    """Understand what the caller gave, or say what is wrong with it."""
+    if isinstance(on, str):
+        return _from_url(Hidden(on))
+    if isinstance(on, Iterable):
+        targets = (target_from_url(one) if isinstance(one, str) else target_from_client(one) for one in on)
+        return _checked(tuple(targets), DEFAULT_LONGEST_TTL)
+    raise Misuse(f"a quorum is a URL, or a list of URLs and client objects, not {type(on).__name__}; {_SHAPE}")
+
+
+def _from_url(url: Hidden) -> Servers:
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in _SCHEMES:
+        raise InvalidURL(f"this is not the URL of a quorum; its shape is {_SHAPE}")
+    rest, _, query = rest.partition("?")
+    authority, slash, path = rest.partition("/")
+    userinfo, at, hosts = authority.rpartition("@")
+    longest, options = DEFAULT_LONGEST_TTL, []
+    for option in query.split("&") if query else []:
+        name, _, value = option.partition("=")
+        if name == "longest_ttl":
+            longest = _longest_ttl(value)
+        else:
+            options.append(option)
+    tail = slash + path + ("?" + "&".join(options) if options else "")
+    targets = (target_from_url(f"{_SCHEMES[scheme]}://{userinfo}{at}{host}{tail}") for host in hosts.split(","))
+    return _checked(tuple(targets), longest)
+
+
+def _longest_ttl(text: str) -> float:
+    seconds = float(text) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) else 0.0
+    if not 1 <= seconds <= LONGEST_TTL:
+        raise InvalidURL(f"longest_ttl is a number of seconds from 1 to {LONGEST_TTL:g}")
+    return seconds
+
+
+def _checked(targets: tuple[Target, ...], longest_ttl: float) -> Servers:
+    if not FEWEST <= len(targets) <= MOST:
+        raise InvalidURL(f"a quorum has {FEWEST} to {MOST} servers, best 3 or 5, and not {len(targets)}; {_SHAPE}")
+    if any(target.service is not None for target in targets):
+        raise InvalidURL("a quorum is made of single servers; what Sentinel fails over to may lack the latest tokens")
+    if len({target.endpoints for target in targets}) < len(targets):
+        raise InvalidURL("a quorum names one server twice; each must stand alone, or a majority would be none")
+    return Servers(targets, longest_ttl)

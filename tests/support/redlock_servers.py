@@ -1,0 +1,55 @@
+"""Quorums of the tests' own: several real Redis servers in memory, each on a free port, ended by process id."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.redis_server import RedisServer, running
+
+from leasehold.engines.redlock import initialise
+
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+class QuorumOfServers:
+    """Several servers, and what may happen to all of them, or to one."""
+
+    def __init__(self, servers: list[RedisServer]) -> None:
+        self.servers = servers
+
+    @property
+    def url(self) -> str:
+        return f"redlock://{','.join(f'127.0.0.1:{server.port}' for server in self.servers)}"
+
+    def pause(self) -> None:
+        for server in self.servers:
+            server.pause()
+
+    def resume(self) -> None:
+        for server in self.servers:
+            server.resume()
+
+    def restart(self) -> None:
+        for server in self.servers:
+            server.restart()
+
+
+@contextlib.contextmanager
+def running_quorum(
+    count: int, *settings: str, engine: str = "redis", durable: bool = True, initialised: bool = True
+) -> Iterator[QuorumOfServers]:
+    """Run so many servers for as long as the block."""
+    memory = Path("/dev/shm")
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for _ in range(count):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None))
+            log = DURABLE if durable else ()
+            servers.append(stack.enter_context(running(RedisServer(engine, Path(folder), *log, *settings))))
+        quorum = QuorumOfServers(servers)
+        if initialised:
+            initialise(quorum.url)
+        yield quorum
