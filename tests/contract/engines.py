@@ -35,7 +35,7 @@ def sqlite(folder: Path) -> Iterator[EngineUnderTest]:
 
 
 @contextlib.contextmanager
-def _memory_folder(folder: Path) -> Iterator[Path]:
+def memory_folder(folder: Path) -> Iterator[Path]:
     """A folder in memory where there is one: a server that syncs every write is quick there."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else folder) as path:
@@ -46,7 +46,7 @@ def _redis(program: str) -> Callable[[Path], AbstractContextManager[EngineUnderT
     @contextlib.contextmanager
     def run(folder: Path) -> Iterator[EngineUnderTest]:
         durable = ("--appendonly", "yes", "--appendfsync", "always")
-        with _memory_folder(folder) as memory, running(RedisServer(program, memory, *durable)) as server:
+        with memory_folder(folder) as memory, running(RedisServer(program, memory, *durable)) as server:
             yield EngineUnderTest(
                 url=server.url,
                 pause=server.pause,

@@ -62,7 +62,7 @@ def test_a_log_in_that_ran_out_is_renewed(guarded: EtcdNode) -> None:
     time.sleep(2.5)
     requests = counted(engine.family)
     assert isinstance(engine.take(waiting, patience=60.0), Busy)
-    assert requests.made == ["Txn", "Authenticate", "Txn"]
+    assert [one for one in requests.made if one != "LeaseKeepAlive"] == ["Txn", "Authenticate", "Txn"]
     time.sleep(2.5)
     timer = threading.Timer(1.0, lambda: engine.release(name, held.holder))
     timer.start()

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from leasehold.core.engine import (
     Busy,
     Grant,
-    Incumbent,
     NameStatus,
     Purpose,
     Renewal,
@@ -27,13 +26,15 @@ from leasehold.core.engine import (
 from leasehold.core.worlds import World
 from leasehold.engines import etcd_queue as layout
 from leasehold.engines.etcd_facts import facts_of
-from leasehold.engines.etcd_requests import Requests
+from leasehold.engines.etcd_requests import FRESH, Requests
 from leasehold.engines.etcd_sessions import Place, Session, Sessions
+from leasehold.engines.etcd_taking import Taking
+from leasehold.engines.etcd_vigil import Vigil
 from leasehold.errors import EngineError, EngineUnavailable, Misuse, OutcomeUnknown, quoted
 from leasehold.wires import etcd_messages as messages
 from leasehold.wires.etcd_address import Address, address_from_url, warn_of_transport
 from leasehold.wires.etcd_errors import LeaseGone
-from leasehold.wires.etcd_messages import Key, looking
+from leasehold.wires.etcd_messages import looking
 
 if TYPE_CHECKING:
     from leasehold.lease import LeaseView
@@ -41,14 +42,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-KEPT: Final = 1 / 3
-"""A session that waiters hang on is kept alive whenever it has spent this share of its TTL."""
 SHORT_WAIT: Final = 0.1
 """Who waits longer than this also watches its own key, and looks whether a watch began too late."""
-SILENCE: Final = 30.0
-"""A waiter asks again after so long even without news."""
-NEAR: Final = 2
-"""How many of the latest keys are looked at: one's own, and the one before it."""
 MOST_SHOWN: Final = 1000
 """Holders and waiters of a name."""
 MOST_ASKED: Final = 32
@@ -65,6 +60,7 @@ class EtcdEngine:
         self.world: World = wire.world
         self._family, self._wire, self._sessions = family, wire, family.sessions
         self._requests = Requests(wire, family.sessions, self.facts.address)
+        self._taking = Taking(self._requests, family.sessions, self.world, self._keys)
 
     def _keys(self, name: str) -> layout.NameKeys:
         return layout.keys_of(self._family.namespace, name)
@@ -80,110 +76,14 @@ class EtcdEngine:
         suspect: Suspect | None = None,  # noqa: ARG002 -- nobody can set etcd's clock back
     ) -> Grant | Busy:
         """Take the name, or say why not; with patience, queue."""
-        keys, is_new = self._keys(want.name), self._sessions.known(want.holder) is None
-        for tries_left in (1, 0):
-            place = self._sessions.place_for(want, keys, self.world.now())
-            try:
-                await self._requests.confirm(place.session, until)
-                if patience is None:
-                    return await self._try_once(want, place, keys, until)
-                return await self._queue_up(want, place, keys, patience, until)
-            except LeaseGone as error:
-                self._sessions.bury(place.session)
-                if not tries_left:
-                    raise EngineUnavailable(str(error)) from None
-            except (EngineUnavailable, Misuse):
-                if is_new:
-                    self._sessions.forget(want.holder)
-                raise
-        raise AssertionError("the second of two tries returns or raises")
-
-    async def _try_once(self, want: Want, place: Place, keys: layout.NameKeys, until: float) -> Grant | Busy:
-        """Write the key only if nothing is in the way, so that a refusal leaves nothing behind."""
-        span = keys.in_the_way_of(want.mode)
-        put = messages.put(place.key, layout.value_of(want, time.time(), None), place.session.id)
-        oldest = looking(messages.look(*span, limit=1, keys_only=False))
-        then, otherwise = [put], [oldest]
-        if want.mode == "shared":  # its own key does not stand among those in its way
-            own = looking(messages.look(place.key))
-            then, otherwise = [put, own], [oldest, own]
-        elif want.mode == "permit":
-            otherwise = [oldest, looking(messages.look(*span))]
-        revision = 0
-        while True:
-            condition = messages.if_none_created_since(*span, revision)
-            outcome = await self._requests.txn([condition], then, otherwise, until, place)
-            ours = outcome.find(place.key)
-            if outcome.succeeded:
-                place.token = outcome.revision if ours is None else ours.created
-                return self._judged(want, place, [], outcome.revision)
-            if ours is not None:  # an earlier request of this attempt did arrive
-                return await self._queue_up(want, place, keys, 0.0, until)
-            if want.mode != "permit" or layout.blockade("permit", want.limit, outcome.found[1]) is not None:
-                self._sessions.forget(want.holder)
-                return Busy(SILENCE, _incumbent(outcome.found[0][0] if outcome.found[0] else None))
-            revision = outcome.revision  # there is room; take it if nobody else did meanwhile
-
-    async def _queue_up(
-        self, want: Want, place: Place, keys: layout.NameKeys, patience: float, until: float
-    ) -> Grant | Busy:
-        """Have a key in the queue, and see who is before it."""
-        answer = await self._join(want, place, keys, patience, until) if place.token is None else None
-        answer = answer or await self._look(want, place, keys, until)
-        # Still none: its session ended, or an operator broke the lock, and the place in the queue is lost.
-        return answer or await self._queue_up(want, place, keys, patience, until)
-
-    async def _join(
-        self, want: Want, place: Place, keys: layout.NameKeys, patience: float, until: float
-    ) -> Grant | Busy | None:
-        """Write the key; one that is there already keeps its place. None: it cannot be told yet who is before it."""
-        put = messages.put(place.key, layout.value_of(want, time.time(), patience), place.session.id)
-        oldest = looking(messages.look(*keys.in_the_way_of(want.mode), limit=1, keys_only=False))
-        outcome = await self._requests.txn([], [put, *self._latest(want, place, keys), oldest], [], until, place)
-        place.incumbent = outcome.found[-1][0] if outcome.found[-1] else None
-        ours = outcome.find(place.key)
-        if ours is None:  # many have come after it, since an earlier request that got no answer
-            found = await self._requests.ask(messages.RANGE, messages.look(place.key), until, messages.keys_in)
-            ours = found[0] if found else None
-        if ours is None or (ours.key, ours.lease) != (place.key, place.session.id):
-            raise EngineError(f"etcd at {self.facts.address} does not show the key that it has just written")
-        place.token = ours.created
-        latest = outcome.found[0]
-        if want.mode == "permit" or len(latest) < NEAR or latest[-1].created < ours.created:
-            return self._judged(want, place, latest, outcome.revision)
-        return None
-
-    async def _look(self, want: Want, place: Place, keys: layout.NameKeys, until: float) -> Grant | Busy | None:
-        """See who is before a key that is in the queue; None when it is not there any more."""
-        outcome = await self._requests.txn([], self._latest(want, place, keys), [], until)
-        ours = outcome.find(place.key)
-        if ours is None or (ours.created, ours.lease) != (place.token, place.session.id):
-            place.token = place.blockade = None
-            return None
-        return self._judged(want, place, outcome.found[0], outcome.revision)
-
-    def _latest(self, want: Want, place: Place, keys: layout.NameKeys) -> list[bytes]:
-        """See one's own key, and before it the latest that could be in its way (or all, where they are counted)."""
-        span, near = keys.in_the_way_of(want.mode), 0 if want.mode == "permit" else NEAR
-        upto = 0 if place.token is None else place.token + 1
-        latest = looking(messages.look(*span, limit=near, newest_first=True, created_before=upto))
-        return [latest] if want.mode != "shared" else [latest, looking(messages.look(place.key))]
-
-    def _judged(self, want: Want, place: Place, latest: Sequence[Key], revision: int) -> Grant | Busy:
-        """Granted, or not, given the keys around one's own, newest first."""
-        assert place.token is not None
-        before = [one for one in reversed(latest) if one.created < place.token]
-        place.blockade, place.revision = layout.blockade(want.mode, want.limit, before), revision
-        if place.blockade is None:
-            return Grant(place.token, since=place.session.confirmed_at)
-        return Busy(SILENCE, _incumbent(place.incumbent))
+        return await self._taking.take(want, patience, until)
 
     # Waiting
 
     async def wait(self, want: Want, until: float) -> None:
-        """Return when what stands before the asker is gone, or its own key is; meanwhile keep its session alive.
+        """Return when what stands before the asker is gone, or its own key is; meanwhile keep its sessions alive.
 
-        Its own key is watched only after a while, for most waits are over by then.
+        Its own key is watched, and its sessions are kept, only after a while: most waits are over by then.
         """
         place = self._sessions.known(want.holder)
         if place is None or place.blockade is None:
@@ -196,6 +96,7 @@ class EtcdEngine:
             watching.enter_context(self._family.hub.watch(*span, news))
             if not await self._listen(want, place, news, min(until, self.world.now() + SHORT_WAIT)):
                 news.patient = False
+                watching.enter_context(self._family.vigil.keep({place.session, place.home}, news))
                 watching.enter_context(self._family.hub.watch(place.key, b"", news))
                 await self._listen(want, place, news, until)
         if news.broken:
@@ -204,7 +105,7 @@ class EtcdEngine:
     async def _listen(self, want: Want, place: Place, news: _News, until: float) -> bool:
         """Whether there is a reason to ask again before `until`."""
         while True:
-            heard = await news.bell.heard(min(until, place.session.refresh_at(KEPT)) - self.world.now())
+            heard = await news.bell.heard(until - self.world.now())
             now = self.world.now()
             if news.reason or place.session.over(now):
                 return True
@@ -212,25 +113,15 @@ class EtcdEngine:
                 return True
             if now >= until:
                 return False
-            await self._refresh_while_waiting(place.session, now, until)
 
     async def _has_changed(self, want: Want, place: Place, until: float) -> bool:
         """Look whether anything happened between the latest answer and the beginning of the watch."""
         blockade = place.blockade
         try:
-            await self._look(want, place, self._keys(want.name), max(until, self.world.now() + LOOK_WITHIN))
+            await self._taking.look(want, place, max(until, self.world.now() + LOOK_WITHIN))
         except EngineError:
             return True  # whoever asks again meets the error
         return place.blockade != blockade
-
-    async def _refresh_while_waiting(self, session: Session, now: float, until: float) -> None:
-        if now < session.refresh_at(KEPT):
-            return
-        session.claim(now)
-        try:
-            await self._requests.refresh(session, min(until, now + session.ttl / 6))
-        except EngineError:
-            return  # tried again soon; and if it stays so, the next request says it
 
     async def _pause(self, until: float) -> None:
         """Do not ask again at once, for a watch that does not work would else become a busy loop."""
@@ -270,7 +161,8 @@ class EtcdEngine:
     async def _hang(self, place: Place, lease: Renewal, session: Session, until: float) -> bool:
         """Hang the key of a lease on another session; its place and its token stay. False when the key is gone."""
         try:
-            await self._requests.confirm(session, until)
+            await self._requests.confirm(session, until, lease.ttl * FRESH)
+            place.may_hang_on.add(session)
             condition, hang = messages.if_created(place.key, lease.token), messages.hang(place.key, session.id)
             outcome = await self._requests.txn([condition], [hang], [], until, place)
         except LeaseGone as error:
@@ -301,8 +193,8 @@ class EtcdEngine:
         holding, waiting = layout.standing(found)
         left: dict[int, float] = {}
         for lease in list(dict.fromkeys(one.lease for one in holding))[:MOST_ASKED]:
-            asked = await self._reading(messages.TIME_TO_LIVE, messages.lease_id(lease), until, messages.ttl_of_lease)
-            left[lease] = float(max(asked, 0))
+            request = messages.lease_id(lease)
+            left[lease] = await self._reading(messages.TIME_TO_LIVE, request, until, messages.left_of_lease)
         return layout.status_of(name, holding, waiting, left, time.time())
 
     async def names(self, *, after: str | None, limit: int, until: float) -> list[str]:
@@ -377,15 +269,15 @@ class _News:
             self.reason = True
             self.bell.ring()
 
+    def ended(self) -> None:
+        """The session has ended, and the place in the queue with it."""
+        self.reason = True
+        self.bell.ring()
+
     def broke(self) -> None:
         """Nothing more will be heard."""
         self.reason = self.broken = True
         self.bell.ring()
-
-
-def _incumbent(oldest: Key | None) -> Incumbent | None:
-    """The key that is in the way. How often it was renewed cannot be seen, so no suspicion of it ever ripens."""
-    return Incumbent(oldest.created, 0, math.inf, layout.about_of(oldest).about) if oldest is not None else None
 
 
 class EtcdFamily:
@@ -398,7 +290,7 @@ class EtcdFamily:
         self.facts = facts_of(address)
         self.namespace, self.sessions = namespace, Sessions()
         self._lines = Lines(address)
-        self.hub = WatchHub(self._lines)
+        self.hub, self.vigil = WatchHub(self._lines), Vigil(self._blocking_requests)
         self._engines: set[EtcdEngine] = set()
         self._lock = threading.Lock()
 
@@ -416,6 +308,11 @@ class EtcdFamily:
         from leasehold.wires.etcd import AsyncWire
 
         return self._joined(EtcdEngine(self, AsyncWire(self._lines)))
+
+    def _blocking_requests(self) -> Requests:
+        from leasehold.wires.etcd import BlockingWire
+
+        return Requests(BlockingWire(self._lines), self.sessions, self.facts.address)
 
     def _joined(self, engine: EtcdEngine) -> EtcdEngine:
         with self._lock:
@@ -436,6 +333,7 @@ class EtcdFamily:
         self._lock, self._engines = threading.Lock(), set()
         self.sessions.forked()
         self.hub.forked()
+        self.vigil = Vigil(self._blocking_requests)
         self._lines.forked()
 
 

@@ -7,8 +7,8 @@ from typing import Final
 from leasehold.core.engine import Capability, Facts, Guarantee
 from leasehold.wires.etcd_address import Address
 
-LEAST_TTL: Final = 2.0
-"""Etcd raises shorter ones to this, with its usual election timeout."""
+LEAST_TTL: Final = 1.0
+"""Etcd counts in whole seconds. It lets no session be shorter than its election timeout and a half: 2 s, usually."""
 
 _CAPABILITIES: Final = frozenset(Capability) - {
     Capability.LOCK_DELAY,
@@ -35,8 +35,9 @@ _GUARANTEE: Final = Guarantee(
     ends="Release, the end of its session (no keep-alive for its TTL, or a revocation), or a release by force.",
     loss_told="At the TTL, by the holder's own clock, whether or not the cluster can be reached.",
     takeover=(
-        "The TTL, rounded up to whole seconds, after the last keep-alive, and up to 1 s until etcd notices; after a "
-        "change of leaders up to one more TTL and the election, a few seconds."
+        "The TTL after the last keep-alive, rounded up to whole seconds and to the least that the cluster allows (2 s "
+        "by default), and up to 1 s until etcd notices; after a change of leaders up to one more TTL and the election, "
+        "a few seconds. A waiter that died holds up those behind it for 5 s and that second."
     ),
     failover=(
         "A new leader is elected while a majority is up: leases and the queue survive, tokens go on, waiters stay. "

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FRESH: Final = 1 / 6
-"""A session that has spent this share of its TTL is kept alive before a lease is hung on it."""
+"""A session is kept alive before a lease is hung on it, if this share of the lease would be over already."""
 
 
 class Requests:
@@ -69,8 +69,11 @@ class Requests:
             raise EngineError(f"etcd at {self._address} did not answer all questions of a transaction")
         return outcome
 
-    async def confirm(self, session: Session, until: float) -> None:
-        """Have a session that etcd knows and that has most of its TTL left. Nothing else is sent before that."""
+    async def confirm(self, session: Session, until: float, age: float) -> None:
+        """Have a session that etcd knows and that was kept alive within the last `age` seconds.
+
+        The request that needs the session is not sent before that; so whatever fails here, it was not carried out.
+        """
         try:
             now = self._world.now()
             if session.confirmed_at is None:
@@ -81,7 +84,7 @@ class Requests:
                     return
                 except LeaseExists:  # an earlier request got there, or another thread's
                     now = self._world.now()
-            elif now < session.refresh_at(FRESH):
+            elif now < session.refresh_at(age):
                 return
             session.claim(now)
             if not await self.keep_alive(session, until):

@@ -1,8 +1,9 @@
 """The sessions of one client: what etcd calls leases, each of which many keys hang on and which end together.
 
 There is one session for each TTL in whole seconds, so that taking a name is one request: the session is there already.
-It is shared by the caller's engine and the keeper's, in their threads. Nobody ends a session that is no longer used:
-it lapses, since nobody keeps it alive.
+Who has to wait hangs on a shorter one, since a waiter that died holds up the others until its session ends. Sessions
+are shared by the caller's engine and the keeper's, in their threads. Nobody ends a session that is no longer used: it
+lapses, since nobody keeps it alive.
 
 A request that got no answer may still be carried out, much later. So its key is never used again: it becomes a debt of
 its session, which is deleted whenever the session is kept alive; and the session gets no new leases any more, so that
@@ -20,6 +21,8 @@ from leasehold.core.engine import Mode, Want
 from leasehold.engines.etcd_queue import Blockade, NameKeys
 from leasehold.wires.etcd_messages import Key
 
+WAITING = 5
+"""The longest TTL of a session that waiters hang on, in seconds."""
 CLAIM = 1.0
 """For how long others leave the refreshing of a session to the one who said that it would do it, in seconds."""
 
@@ -55,9 +58,13 @@ class Session:
         """Whether etcd has ended it, or may have."""
         return self.dead or (self.confirmed_at is not None and now >= self.confirmed_at + self.ttl)
 
-    def refresh_at(self, share: float) -> float:
-        """When it should be kept alive again: when this share of its TTL has gone by."""
-        return max((self.confirmed_at or 0.0) + self.ttl * share, self._claimed_until)
+    def refresh_at(self, age: float) -> float:
+        """When it should be kept alive again: when the latest time was so long ago, and nobody else is at it."""
+        return max((self.confirmed_at or 0.0) + age, self._claimed_until)
+
+    def is_fresh(self, now: float, age: float) -> bool:
+        """Whether etcd has confirmed it within the last `age` seconds."""
+        return not self.dead and self.confirmed_at is not None and now < self.confirmed_at + age
 
     def claim(self, now: float) -> None:
         """Tell the others that it is being refreshed."""
@@ -72,8 +79,10 @@ class Place:
         "_origin",
         "_slot",
         "blockade",
+        "home",
         "incumbent",
         "key",
+        "may_hang_on",
         "revision",
         "session",
         "token",
@@ -81,14 +90,16 @@ class Place:
     )
 
     def __init__(self, session: Session, keys: NameKeys, mode: Mode) -> None:
-        """Take the first free slot."""
-        self._origin = self.session = session
+        """Take the first free slot. `home` is the session for the lease, `session` the one that the key hangs on."""
+        self._origin = self.home = self.session = session
         self._kind = keys.slot(mode, "")
         taken = session.slots.setdefault(self._kind, set())
         self._slot = next(number for number in itertools.count() if number not in taken)
         taken.add(self._slot)
         session.places += 1
         self.key = keys.slot(mode, f"{session.id:x}.{self._slot}")
+        self.may_hang_on = {session}
+        """Every session that a request to hang the key on it was sent for."""
         self.token: int | None = None
         """The revision that created the key, once that is known."""
         self.blockade: Blockade | None = None
@@ -110,8 +121,8 @@ class Place:
         """It is over, and the slot is free if it is certain that nothing more will happen to it."""
         self.session.places -= 1
         if self.uncertain:
-            self._origin.debts.add(self.key)
-            self.session.debts.add(self.key)
+            for session in self.may_hang_on:
+                session.debts.add(self.key)
             return
         taken = self._origin.slots[self._kind]
         taken.discard(self._slot)
@@ -124,7 +135,8 @@ class Sessions:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._current: dict[int, Session] = {}
+        self._current: dict[tuple[bool, int], Session] = {}
+        """By whether they are for waiters, and their TTL."""
         self._retired: list[Session] = []
         self._places: dict[str, Place] = {}
 
@@ -147,13 +159,18 @@ class Sessions:
         with self._lock:
             return self._session(ttl, now)
 
-    def _session(self, ttl: float, now: float) -> Session:
-        seconds = math.ceil(ttl)
-        session = self._current.get(seconds)
+    def waiting_for(self, ttl: float, now: float) -> Session:
+        """The session for those who wait for a lease of this TTL."""
+        with self._lock:
+            return self._session(min(ttl, WAITING), now, waiting=True)
+
+    def _session(self, ttl: float, now: float, *, waiting: bool = False) -> Session:
+        kind = (waiting, math.ceil(ttl))
+        session = self._current.get(kind)
         if session is None or session.over(now) or session.debts:
             if session is not None:
                 self._retire(session, now)
-            session = self._current[seconds] = Session(seconds)
+            session = self._current[kind] = Session(math.ceil(ttl))
         return session
 
     def _retire(self, session: Session, now: float) -> None:
@@ -167,6 +184,12 @@ class Sessions:
         with self._lock:
             place.hang_on(session)
 
+    def rehome(self, place: Place, ttl: float, now: float) -> None:
+        """See to it that the session for the lease is not over; while one waits, it may have lapsed."""
+        with self._lock:
+            if place.home.over(now):
+                place.home = self._session(ttl, now)
+
     def forget(self, holder: str) -> None:
         """The attempt is over and its key is gone."""
         with self._lock:
@@ -178,8 +201,7 @@ class Sessions:
         """Etcd has ended the session, and with it all that hung on it."""
         with self._lock:
             session.dead = True
-            if self._current.get(session.seconds) is session:
-                del self._current[session.seconds]
+            self._current = {kind: one for kind, one in self._current.items() if one is not session}
 
     def retire_idle(self) -> list[Session]:
         """Take out of use the sessions on which nothing hangs, for them to be revoked."""
@@ -187,7 +209,7 @@ class Sessions:
             idle = [one for one in (*self._current.values(), *self._retired) if not one.places and not one.dead]
             for session in idle:
                 session.dead = True
-            self._current = {seconds: one for seconds, one in self._current.items() if not one.dead}
+            self._current = {kind: one for kind, one in self._current.items() if not one.dead}
             self._retired = [one for one in self._retired if not one.dead]
             return idle
 

@@ -122,9 +122,9 @@ def if_none_created_since(key: bytes, end: bytes, revision: int) -> bytes:
     return _number(1, 2) + _number(2, 1) + _blob(3, key) + _number(5, revision + 1) + _blob(64, end)
 
 
-def if_hanging_on(key: bytes, lease: int) -> bytes:
-    """The condition that the key exists and hangs on this lease."""
-    return _number(2, 4) + _blob(3, key) + _number(8, lease)
+def if_none_created_before(key: bytes, end: bytes, revision: int) -> bytes:
+    """The condition that every key of the range was created at this revision or later."""
+    return _number(1, 1) + _number(2, 1) + _blob(3, key) + _number(5, revision - 1) + _blob(64, end)
 
 
 def txn(conditions: list[bytes], then: list[bytes], otherwise: list[bytes]) -> bytes:
@@ -278,8 +278,14 @@ def deletion_of(data: bytes) -> tuple[int, int]:
 
 
 def ttl_of_lease(data: bytes) -> int:
-    """Read how many seconds a lease was granted, or kept alive for, or has left; 0 or less when it is gone."""
+    """Read how many seconds a lease was granted, or kept alive for; 0 when it is gone."""
     return Message(data).number(3)
+
+
+def left_of_lease(data: bytes) -> int:
+    """Read how many seconds a lease has left, rounded up; 0 when it is gone."""
+    message = Message(data)
+    return max(min(message.number(3) + 1, message.number(4)), 0)
 
 
 def auth_token_of(data: bytes) -> str:

@@ -221,6 +221,7 @@ async def test_ctrl_c_while_waiting_leaves_no_waiter(stage: Stage) -> None:
     locks: Leasehold = stage.open(Leasehold)
     holder: Leasehold = stage.open(Leasehold)
     held = holder.lock("held", ttl=60).acquire()
+    locks.lock("another", ttl=_ttl(stage)).acquire().release()  # to connect may take longer than the waits below
 
     def use(_name: str) -> None:
         with contextlib.suppress(NotAcquired):

@@ -1,0 +1,96 @@
+"""Keeps alive the sessions that waiters hang on, in one thread: a thousand waiters are no more work than one.
+
+The thread is started when somebody has waited for a while, and ends when nobody waits any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from leasehold.core.worlds import run_blocking
+from leasehold.engines.etcd_requests import Requests
+from leasehold.engines.etcd_sessions import Session
+from leasehold.errors import EngineError
+from leasehold.worlds import boot_clock
+
+KEPT: Final = 1 / 3
+"""A session that waiters hang on is kept alive whenever it has spent this share of its TTL."""
+ONE_REQUEST: Final = 1 / 6
+"""How much of the shortest TTL one request may take, for the sessions wait for each other here."""
+LINGERS: Final = 1.0
+"""The thread stays for so long after the last waiter, in seconds."""
+
+
+class Listener(Protocol):
+    """Who waits. It is told in the thread of the vigil."""
+
+    def ended(self) -> None:
+        """A session that it counts on has ended, or may have."""
+        ...
+
+
+class Vigil:
+    """Keeps the sessions of waiting callers alive, and tells those who wait when one has ended."""
+
+    def __init__(self, requests: Callable[[], Requests]) -> None:
+        """`requests` opens the blocking way to the cluster."""
+        self._requests = requests
+        self._lock = threading.Lock()
+        self._alarm = threading.Event()
+        self._kept: dict[Session, set[Listener]] = {}
+        self._thread: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def keep(self, sessions: set[Session], listener: Listener) -> Iterator[None]:
+        """Keep these sessions alive while in the block."""
+        try:
+            with self._lock:
+                is_new = not sessions <= self._kept.keys()
+                for session in sessions:
+                    self._kept.setdefault(session, set()).add(listener)
+                if self._thread is None or not self._thread.is_alive():  # one that was interrupted never started
+                    self._thread = threading.Thread(target=self._run, name="leasehold-etcd-sessions", daemon=True)
+                    self._thread.start()
+            if is_new:
+                self._alarm.set()
+            yield
+        finally:
+            with self._lock:
+                for session in sessions:
+                    listeners = self._kept.get(session, set())
+                    listeners.discard(listener)
+                    if not listeners:
+                        self._kept.pop(session, None)
+
+    def _run(self) -> None:
+        requests = self._requests()
+        while True:
+            look_at = self._look_after_all(requests)
+            was_called = self._alarm.wait(max(look_at - boot_clock(), 0.0))
+            self._alarm.clear()
+            with self._lock:
+                if not was_called and not self._kept:
+                    self._thread = None
+                    return
+
+    def _look_after_all(self, requests: Requests) -> float:
+        """Do what is due; returns when to look again."""
+        with self._lock:
+            kept = {session: list(listeners) for session, listeners in self._kept.items()}
+        shortest = min((session.ttl for session in kept), default=LINGERS)
+        look_at = boot_clock() + LINGERS
+        for session, listeners in kept.items():
+            now = boot_clock()
+            if session.over(now):
+                for listener in listeners:
+                    listener.ended()
+                continue
+            if now >= session.refresh_at(session.ttl * KEPT):
+                session.claim(now)
+                with contextlib.suppress(EngineError):  # tried again soon; and if it stays so, the session is over
+                    run_blocking(requests.refresh(session, now + shortest * ONE_REQUEST))
+            look_at = min(look_at, session.refresh_at(session.ttl * KEPT))
+        return look_at

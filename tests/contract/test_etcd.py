@@ -1,0 +1,42 @@
+"""The contract suite on etcd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.contract.engines import memory_folder
+from tests.support.etcd_server import running_etcd
+
+import servers
+from leasehold.testing import EngineUnderTest
+from leasehold.testing.contract import *  # noqa: F403
+
+INTERRUPTIONS = 100
+TURN = 6.0
+"""A waiter that died keeps its place until its session ends: after 5 s, and etcd looks twice a second."""
+SLACK = 1.5
+"""A restart gives each session its whole TTL anew."""
+QUICK = ("--heartbeat-interval=50", "--election-timeout=500")
+"""So a session may be as short as one second."""
+
+
+@pytest.fixture(scope="session")
+def engine_under_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineUnderTest]:
+    given = servers.given_url("etcd")
+    if given:
+        yield EngineUnderTest(url=given, interruptions=INTERRUPTIONS, turn=TURN, slack=SLACK)
+        return
+    folder = tmp_path_factory.mktemp("etcd")
+    with memory_folder(folder) as memory, running_etcd(memory, settings=QUICK) as server:
+        yield EngineUnderTest(
+            url=server.url,
+            pause=server.pause,
+            resume=server.resume,
+            restart=server.restart,
+            address=("127.0.0.1", server.port),
+            url_at=lambda host, port: f"etcd://{host}:{port}",
+            interruptions=INTERRUPTIONS,
+            turn=TURN,
+            slack=SLACK,
+        )
