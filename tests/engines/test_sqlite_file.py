@@ -19,15 +19,8 @@ from leasehold.core.engine import Capability, Grant, Purpose, Renewal
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.sqlite import SqliteEngine, SqliteFamily, open_engine
 from leasehold.errors import EngineError, EngineUnavailable, GuaranteeWarning, InvalidURL, LeaseholdError
-from leasehold.wires.sqlite_file import (
-    Mount,
-    bsd_mounts,
-    default_path,
-    lease_file,
-    linux_mounts,
-    mount_of,
-    read_mounts,
-)
+from leasehold.mounts import Mount, bsd_mounts, linux_mounts, mount_of, read_mounts
+from leasehold.wires.sqlite_file import default_path, lease_file
 
 IS_ROOT = os.geteuid() == 0
 

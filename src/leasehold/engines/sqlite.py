@@ -32,11 +32,12 @@ from leasehold.core.engine import (
 from leasehold.core.table import Ask, Place, Refused, Released, Taken
 from leasehold.core.worlds import World
 from leasehold.errors import GuaranteeWarning, LeaseholdError, quoted
+from leasehold.mounts import GONE_AT_REBOOT, read_mounts
 from leasehold.wires.boot_clock import Clock
 from leasehold.wires.local_wake import Asking, BlockingWaiting, Post, Waiting, can_push
 from leasehold.wires.sqlite import Database, check_ceiling
 from leasehold.wires.sqlite_connection import Connection
-from leasehold.wires.sqlite_file import GONE_AT_REBOOT, LeaseFile, ReadMounts, lease_file, read_mounts
+from leasehold.wires.sqlite_file import LeaseFile, ReadMounts, lease_file
 from leasehold.wires.sqlite_rows import ALL, NAMES, Record, release_alone, renew, take_free
 from leasehold.wires.sqlite_upkeep import START, Position, sweep
 from leasehold.worlds import BlockingWorld

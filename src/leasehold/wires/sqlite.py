@@ -18,9 +18,10 @@ from typing import Protocol, TypeVar, TypeVarTuple
 
 from leasehold.core.worlds import World
 from leasehold.errors import EngineUnavailable, LeaseholdError
+from leasehold.mounts import Mount
 from leasehold.wires.boot_clock import Clock, system_clock
 from leasehold.wires.sqlite_connection import Connection, busy_too_long, connect, explained, is_busy
-from leasehold.wires.sqlite_file import LeaseFile, Mount, ReadMounts
+from leasehold.wires.sqlite_file import LeaseFile, ReadMounts
 from leasehold.wires.sqlite_rows import Record
 from leasehold.wires.sqlite_upkeep import checkpoint, raise_ceiling
 

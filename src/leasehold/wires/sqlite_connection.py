@@ -17,8 +17,9 @@ from leasehold.errors import (
     OutcomeUnknown,
     quoted,
 )
+from leasehold.mounts import Mount
 from leasehold.wires.boot_clock import Clock
-from leasehold.wires.sqlite_file import LeaseFile, Mount, ReadMounts, check_file, find_place
+from leasehold.wires.sqlite_file import LeaseFile, ReadMounts, check_file, find_place
 from leasehold.wires.sqlite_rows import SCHEMA
 from leasehold.wires.sqlite_upkeep import CEILING_STEP, adopt_boot
 
