@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tests.fences.guards import AsyncRedisGuard, Guard, RedisGuard, SqliteGuard
 from tests.fences.local_server import running
+from tests.fences.sql_guards import AsyncSqlGuard, SqlGuard
+from tests.support.postgres_server import running_postgres
 
 _numbers = itertools.count()
 
@@ -32,6 +34,35 @@ def url_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 @pytest.fixture(params=["redis", "valkey"])
 def redis_url(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> str:
     return url_of(request.param)
+
+
+@pytest.fixture(scope="session")
+def sql_url_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """The URL of a database with the tables of the tests in it, in a server that is started when it is first needed."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def prepared(engine: str) -> str:
+            if engine == "sqlite":
+                url = f"sqlite:///{tmp_path_factory.mktemp('sqlite')}/things.db"
+            else:
+                url = stack.enter_context(running_postgres(fsync="off")).url
+            SqlGuard.prepare(f"core {url}")
+            return url
+
+        yield prepared
+
+
+@pytest.fixture
+def fresh_sql(sql_url_of: Callable[[str], str]) -> Callable[[str], Fresh]:
+    """Makes guards that go a way such as "orm postgresql" or "core sqlite asyncio"."""
+
+    def of(way: str) -> Fresh:
+        client, engine, *world = way.split()
+        kind = AsyncSqlGuard if world else SqlGuard
+        return lambda: kind(f"{client} {sql_url_of(engine)}", f"thing:{next(_numbers)}")
+
+    return of
 
 
 @pytest.fixture

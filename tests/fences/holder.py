@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from tests.fences.guards import Guard, RedisGuard, SqliteGuard
+from tests.fences.sql_guards import SqlGuard
 
 from leasehold.errors import StaleToken
 
@@ -18,6 +19,8 @@ ROUNDS = 60
 def guard_at(address: str, resource: str) -> Guard:
     if address.startswith("redis://"):
         return RedisGuard(address, resource)
+    if " " in address:
+        return SqlGuard(address, resource, patience=30)
     return SqliteGuard(Path(address), resource, patience=30)
 
 
@@ -36,7 +39,7 @@ def stall(guard: Guard, token: int) -> None:
 
 def crash(guard: Guard, token: int) -> None:
     """Die by SIGKILL after the check and after the first half of the work."""
-    assert isinstance(guard, SqliteGuard)
+    assert isinstance(guard, SqliteGuard | SqlGuard)
     with guard.fence.writing(guard.resource, token):
         guard.put("half done")
         os.kill(os.getpid(), signal.SIGKILL)

@@ -12,27 +12,49 @@ from pathlib import Path
 
 import pytest
 from tests.fences.guards import Guard, RedisGuard, SqliteGuard
+from tests.fences.sql_guards import SqlGuard
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=["sqlite", "redis", "valkey"])
+SQL_WAYS = ["psycopg postgresql", "orm postgresql", "django sqlite"]
+
+
+@pytest.fixture(params=["sqlite", "redis", "valkey", *SQL_WAYS])
 def guard(
-    request: pytest.FixtureRequest, tmp_path: Path, resource: str, url_of: Callable[[str], str]
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    resource: str,
+    url_of: Callable[[str], str],
+    sql_url_of: Callable[[str], str],
 ) -> Iterator[Guard]:
     if request.param == "sqlite":
         one: Guard = SqliteGuard(tmp_path / "thing.db", resource, patience=30)
+    elif request.param in SQL_WAYS:
+        client, engine = request.param.split()
+        one = SqlGuard(f"{client} {sql_url_of(engine)}", resource, patience=30)
     else:
         one = RedisGuard(url_of(request.param), resource)
     yield one
     one.close()
 
 
+def _address_of(guard: Guard) -> str:
+    match guard:
+        case SqliteGuard():
+            return str(guard.path)
+        case RedisGuard():
+            return guard.url
+        case SqlGuard():
+            return guard.address
+        case _:
+            pytest.fail("no process knows how to reach this")
+
+
 @contextmanager
 def holder(guard: Guard, deed: str, token: int) -> Iterator[subprocess.Popen[str]]:
     """Start a holder of the guarded resource; it is gone when the block ends."""
-    assert isinstance(guard, SqliteGuard | RedisGuard)
-    address = str(guard.path) if isinstance(guard, SqliteGuard) else guard.url
+    address = _address_of(guard)
     command = [sys.executable, "-W", "error", "-m", "tests.fences.holder", address, guard.resource, deed, str(token)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -64,7 +86,7 @@ def test_a_holder_that_was_stopped_goes_on_when_nobody_came_after_it(guard: Guar
     assert guard.peek() == "written by the stalled holder"
 
 
-@pytest.mark.parametrize("guard", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("guard", ["sqlite", *SQL_WAYS], indirect=True)
 def test_a_holder_that_is_killed_half_way_leaves_nothing(guard: Guard) -> None:
     guard.write(32, "whole")
     with holder(guard, "crash", 33) as crashed:

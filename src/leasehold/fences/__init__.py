@@ -6,6 +6,17 @@ Importing this imports no client library: a fence uses the connection or client 
 from leasehold.errors import StaleToken, TokenJump, TokenUsed
 from leasehold.fences.redis import AsyncRedisFence, RedisFence
 from leasehold.fences.rule import HasToken
+from leasehold.fences.sql import AsyncSqlFence, SqlFence
 from leasehold.fences.sqlite import SqliteFence
 
-__all__ = ["AsyncRedisFence", "HasToken", "RedisFence", "SqliteFence", "StaleToken", "TokenJump", "TokenUsed"]
+__all__ = [
+    "AsyncRedisFence",
+    "AsyncSqlFence",
+    "HasToken",
+    "RedisFence",
+    "SqlFence",
+    "SqliteFence",
+    "StaleToken",
+    "TokenJump",
+    "TokenUsed",
+]

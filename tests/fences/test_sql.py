@@ -1,0 +1,133 @@
+"""The check as first statement of the caller's own transaction, by every way to every SQL database."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from tests.fences import scenarios
+from tests.fences.guards import Guard
+from tests.fences.scenarios import SCENARIOS, Scenario, failing
+from tests.fences.sql_guards import SqlGuard
+from tests.fences.test_model import LIMIT, Call, Model, answer, calls
+from tests.fences.test_scenarios import lost_updates
+
+from leasehold.fences import SqlFence
+from leasehold.fences.sql_rule import Portable
+
+Fresh = Callable[[], Guard]
+
+WAYS = [
+    "psycopg postgresql",
+    "psycopg2 postgresql",
+    "core postgresql",
+    "orm postgresql",
+    "django postgresql",
+    "core sqlite",
+    "orm sqlite",
+    "django sqlite",
+    "psycopg postgresql asyncio",
+    "core postgresql asyncio",
+    "orm postgresql asyncio",
+    "core sqlite asyncio",
+    "orm sqlite asyncio",
+]
+
+
+@pytest.fixture(params=WAYS)
+def fresh(request: pytest.FixtureRequest, fresh_sql: Callable[[str], Fresh]) -> Fresh:
+    return fresh_sql(request.param)
+
+
+@pytest.fixture
+def guard(fresh: Fresh) -> Iterator[Guard]:
+    one = fresh()
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_scenario(scenario: Scenario, guard: Guard) -> None:
+    scenario(guard)
+
+
+RACES = ["psycopg postgresql", "orm postgresql asyncio", "django postgresql"]
+
+
+@pytest.mark.parametrize("way", RACES)
+def test_racing_holders_lose_nothing_when_reads_are_fenced(way: str, fresh_sql: Callable[[str], Fresh]) -> None:
+    accepted, lost = lost_updates(fresh_sql(way), lambda guard, token: guard.read(token))
+    assert accepted >= 8, "in every round at least the highest token is accepted"
+    assert lost == 0
+
+
+# Wrong statements are found
+
+
+MUTANTS = {
+    "equal is refused": ("AND :token AND", "AND :token - 1 AND", scenarios.an_equal_token_is_accepted),
+    "lower is accepted": (
+        "token BETWEEN :lowest AND :token",
+        "token >= :lowest",
+        scenarios.a_fenced_read_raises_the_floor,
+    ),
+    "the floor stays where it is": (
+        "SET token = :token,",
+        "SET",
+        scenarios.a_higher_token_is_accepted_and_raises_the_floor,
+    ),
+    "once is ignored": ("AND written <= :most_written", "", scenarios.once_means_one_write_per_token),
+    "an announcement uses up the token": (
+        "CASE WHEN written < :mark THEN :mark ELSE written END",
+        ":token",
+        scenarios.once_means_one_write_per_token,
+    ),
+}
+
+
+@pytest.mark.parametrize("way", ["psycopg postgresql"])
+@pytest.mark.parametrize(("right", "wrong", "finder"), MUTANTS.values(), ids=MUTANTS)
+def test_a_wrong_statement_is_found(
+    right: str,
+    wrong: str,
+    finder: Scenario,
+    way: str,
+    fresh_sql: Callable[[str], Fresh],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = Portable._raise
+    assert text.count(right) == 1
+    monkeypatch.setattr(Portable, "_raise", text.replace(right, wrong))
+    assert finder in failing(fresh_sql(way))
+
+
+# Any sequence of calls gets the answers that the rule gives
+
+
+@pytest.mark.parametrize("way", ["psycopg postgresql"])
+def test_the_database_answers_as_the_rule_does(way: str, sql_url_of: Callable[[str], str]) -> None:
+    client, engine = way.split()
+    guard = SqlGuard(f"{client} {sql_url_of(engine)}", "none")
+    fence, numbers = SqlFence(guard.given, jump_limit=LIMIT), itertools.count()
+
+    @given(calls)
+    @settings(max_examples=60, deadline=None)
+    def compare(asked: list[Call]) -> None:
+        model, unique = Model(), next(numbers)
+
+        def subject(call: Call) -> int | None:
+            resource = f"{call.resource}:{unique}"
+            if call.writes:
+                with fence.writing(resource, call.token, once=call.once, allow_jump=call.allow_jump):
+                    pass
+            else:
+                fence.announce(resource, call.token, allow_jump=call.allow_jump)
+            return fence.floor(resource)
+
+        for call in asked:
+            assert answer(subject, call) == answer(model, call)
+
+    compare()
+    guard.close()
