@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from leasehold.bench.contestants import (
+    ADVISORY_LOCK,
     FILELOCK,
     FILELOCK_SQLITE,
     LEASEHOLD,
@@ -123,7 +124,7 @@ def measure(run: Run) -> Finding:
 
 
 def _lanes(run: Run, place: Place, stack: contextlib.ExitStack) -> list[Lane]:
-    peers = (PYTHON_REDIS_LOCK, REDIS_PY, FILELOCK, FILELOCK_SQLITE)
+    peers = (PYTHON_REDIS_LOCK, REDIS_PY, FILELOCK, FILELOCK_SQLITE, ADVISORY_LOCK)
     contestants = [LEASEHOLD, *(peer for peer in peers if peer.runs_on(place))]
     lanes = []
     with run.steps.of(f"starting processes for {place.engine}", len(contestants)) as advance:

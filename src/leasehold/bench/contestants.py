@@ -57,7 +57,7 @@ class Contestant:
 
     key: str
     label: str
-    engine: Literal["any", "redis", "sqlite"]
+    engine: Literal["any", "redis", "sqlite", "postgresql"]
     package: str | None
     """What must be installed for it."""
     open: Opener
@@ -68,6 +68,7 @@ class Contestant:
             self.engine == "any"
             or (self.engine == "redis" and place.speaks_redis)
             or (self.engine == "sqlite" and place.engine == "sqlite")
+            or (self.engine == "postgresql" and place.speaks_postgres)
         ) and (self.package is None or importlib.util.find_spec(self.package) is not None)
 
 
@@ -144,6 +145,20 @@ def _raw_redis(place: Place, name: str, ttl: int = TTL) -> Opened:
 def _raw_sqlite(place: Place, name: str, _ttl: int = TTL) -> Opened:
     raw = RawSQLite(place, name)
     return Opened(lambda: raw, lambda: raw, raw.close)
+
+
+def _raw_postgres(place: Place, name: str, _ttl: int = TTL) -> Opened:
+    from leasehold.bench.postgres import RawPostgres
+
+    raw = RawPostgres(place, name)
+    return Opened(lambda: raw, lambda: raw, raw.close)
+
+
+def _advisory_lock(place: Place, _name: str, _ttl: int = TTL) -> Opened:
+    from leasehold.bench.postgres import AdvisoryLock
+
+    lock = AdvisoryLock(place)
+    return Opened(lambda: lock, lambda: lock, lock.close)
 
 
 def _leasehold(place: Place, name: str, ttl: int = TTL) -> Opened:
@@ -225,6 +240,7 @@ def _for_redis_py(url: str) -> str:
 
 FLOOR_REDIS = Contestant("floor", "floor: two commands on a bare socket", "redis", None, _raw_redis)
 FLOOR_SQLITE = Contestant("floor", "floor: two one-row transactions", "sqlite", None, _raw_sqlite)
+FLOOR_POSTGRES = Contestant("floor", "floor: two one-row statements by libpq", "postgresql", "psycopg", _raw_postgres)
 LEASEHOLD = Contestant("leasehold", "Leasehold", "any", None, _leasehold)
 REDIS_PY = Contestant("redis-py", "redis-py Lock", "redis", "redis", _redis_py)
 PYTHON_REDIS_LOCK = Contestant("python-redis-lock", "python-redis-lock", "redis", "redis_lock", _python_redis_lock)
@@ -233,16 +249,27 @@ PYTHON_REDIS_LOCK_RENEWING = Contestant(
 )
 FILELOCK = Contestant("filelock", "filelock", "sqlite", "filelock", _filelock)
 FILELOCK_SQLITE = Contestant("filelock-sqlite", "filelock's SQLite lock", "sqlite", "filelock", _filelock_sqlite)
+ADVISORY_LOCK = Contestant(
+    "advisory-lock", "pg_advisory_lock by hand, psycopg", "postgresql", "psycopg", _advisory_lock
+)
 
 LEASEHOLD_ASYNC = AsyncContestant("Leasehold", _leasehold_async)
 REDIS_PY_ASYNC = AsyncContestant("redis-py asyncio Lock", _redis_py_async)
 
 BY_KEY = {
     one.key: one
-    for one in (LEASEHOLD, REDIS_PY, PYTHON_REDIS_LOCK, PYTHON_REDIS_LOCK_RENEWING, FILELOCK, FILELOCK_SQLITE)
+    for one in (
+        LEASEHOLD,
+        REDIS_PY,
+        PYTHON_REDIS_LOCK,
+        PYTHON_REDIS_LOCK_RENEWING,
+        FILELOCK,
+        FILELOCK_SQLITE,
+        ADVISORY_LOCK,
+    )
 }
 
 
 def floor_of(place: Place) -> Contestant | None:
     """The floor that ratios at a place are to; None where the benchmark knows none."""
-    return next((floor for floor in (FLOOR_REDIS, FLOOR_SQLITE) if floor.runs_on(place)), None)
+    return next((floor for floor in (FLOOR_REDIS, FLOOR_SQLITE, FLOOR_POSTGRES) if floor.runs_on(place)), None)

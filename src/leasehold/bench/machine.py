@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -12,7 +13,7 @@ from pathlib import Path
 from leasehold.bench.places import Place
 from leasehold.bench.resp import BareSocket
 
-PACKAGES = ("leasehold", "hiredis", "redis", "python-redis-lock", "filelock")
+PACKAGES = ("leasehold", "hiredis", "redis", "python-redis-lock", "filelock", "psycopg")
 
 
 def machine() -> dict[str, str]:
@@ -34,6 +35,8 @@ def versions(places: list[Place]) -> dict[str, str]:
                 info = asked.info("server")
             name = "valkey_version" if "valkey_version" in info else "redis_version"
             found[name.removesuffix("_version").capitalize()] = info[name]
+        elif place.speaks_postgres:
+            found["PostgreSQL"] = importlib.import_module("leasehold.bench.postgres").version(place)
         elif place.engine == "sqlite":
             found["SQLite"] = sqlite3.sqlite_version
     for package in PACKAGES:

@@ -48,6 +48,11 @@ class Place:
         """Whether the floor and the peers of Redis can be measured here."""
         return self.engine in ("redis", "valkey") and "sentinel" not in self.on.partition(":")[0]
 
+    @property
+    def speaks_postgres(self) -> bool:
+        """Whether the floor of PostgreSQL can be measured here."""
+        return self.engine.partition("+")[0] == "postgresql"
+
 
 def fresh_namespace() -> str:
     """A namespace that nobody else has."""
@@ -160,6 +165,10 @@ def clear(place: Place) -> None:
         with BareSocket(place.on) as asked:
             for key in list(asked.scan(f"*{place.namespace}*")):
                 asked.ask("UNLINK", key)
+    elif place.speaks_postgres:
+        from leasehold.bench import postgres
+
+        postgres.clear(place)
     elif place.engine == "sqlite":
         from leasehold.wires.sqlite_file import lease_file
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from leasehold.bench.contestants import (
+    ADVISORY_LOCK,
     FILELOCK,
     FILELOCK_SQLITE,
     LEASEHOLD,
@@ -29,7 +30,7 @@ from leasehold.bench.results import Aim, Figure, Finding, Row, Table
 
 RATIO, MIDDLE, SLOWEST = "floors (p10-p90)", "p50 µs", "p99 µs"
 FRESH = "Leasehold, a lock object for each use"
-AIMS = {"redis": (1.3, 2.5), "valkey": (1.3, 2.5), "sqlite": (1.3, None)}
+AIMS = {"redis": (1.3, 2.5), "valkey": (1.3, 2.5), "sqlite": (1.3, None), "postgresql": (1.3, None)}
 """For each engine, the aims of blocking and of asyncio code."""
 
 
@@ -82,7 +83,7 @@ def _lanes(place: Place, runner: asyncio.Runner) -> list[Lane]:
     """The floor first, where there is one; Leasehold, blocking and asyncio, with one lock object and many; peers."""
     lanes = []
     floor = floor_of(place)
-    peers = (REDIS_PY, PYTHON_REDIS_LOCK, PYTHON_REDIS_LOCK_RENEWING, FILELOCK, FILELOCK_SQLITE)
+    peers = (REDIS_PY, PYTHON_REDIS_LOCK, PYTHON_REDIS_LOCK_RENEWING, FILELOCK, FILELOCK_SQLITE, ADVISORY_LOCK)
     for contestant in (*([floor] if floor else []), LEASEHOLD, *(peer for peer in peers if peer.runs_on(place))):
         opened = contestant.open(place, "uncontended")
         lanes.append(Lane(contestant.label, _blocking(opened.again), opened.close))
@@ -156,6 +157,8 @@ def _table(place: Place, lanes: list[Lane], *, has_floor: bool) -> tuple[Table, 
 
 def _aims(place: Place, table: Table) -> list[Aim]:
     ratios = {row.who: row.figures[RATIO] for row in table.rows}
+    if place.engine not in AIMS:
+        return []
     blocking, in_asyncio = AIMS[place.engine]
     aims = [Aim(f"take + release on {place.engine}, blocking", "at most", blocking, ratios[LEASEHOLD.label])]
     if in_asyncio is not None:
