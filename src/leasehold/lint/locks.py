@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from leasehold.lint.kinds import Kind
+from leasehold.lint.kinds import GIVES, MADE_BY, Kind
 from leasehold.lint.module import Module, argument, inside, is_false, is_none, method_of, receiver_of
 from leasehold.lint.words import speaks_of_lock, words_of
 
@@ -15,6 +15,20 @@ RENEW = frozenset({"extend", "reacquire", "renew", "refresh", "keepalive", "keep
 NOT_A_LOCK = frozenset(
     {"pool", "connection", "conn", "token", "tokens", "cookie", "password", "gil", "budget", "limiter"}
 )
+
+
+_MAKERS = frozenset(name.rpartition(".")[2] for name in MADE_BY) | frozenset(name for _, name in GIVES)
+
+
+def made_things(module: Module) -> Iterator[tuple[ast.Call, Kind]]:
+    """Every call that makes a thing of a known kind, where the name of what is called lets one expect it."""
+    imports = module.values.imports
+    for call in module.calls:
+        name = method_of(call)
+        if name in _MAKERS or imports.get(name) in MADE_BY:
+            kind = module.kind(call)
+            if kind is not None:
+                yield call, kind
 
 
 def lock_kind(module: Module, node: ast.AST | None) -> Kind | None:

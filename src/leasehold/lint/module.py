@@ -18,6 +18,9 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 WITHS = (ast.With, ast.AsyncWith)
 NodeT = TypeVar("NodeT", bound=ast.AST)
+_SCOPES = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.Module})
+_NOT_INDEXED = frozenset({ast.Load, ast.Store, ast.Del})
+"""Python has one object of each for the whole program: they stand nowhere."""
 LINE_END = re.compile("\r\n|\r|\n")
 """Where Python ends a line; `str.splitlines` would end it at form feeds as well."""
 
@@ -30,32 +33,45 @@ class Module:
         self.path, self.source, self.tree = path, source, tree
         self.lines = LINE_END.split(source)
         self.parents: dict[ast.AST, ast.AST] = {}
+        self.owners: dict[ast.AST, ast.AST] = {}
+        """Each node's nearest function, class or module."""
         self._by_type: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
         self._texts: dict[ast.AST, str] = {}
         self._index()
 
     def _index(self) -> None:
-        """One walk: every node's parent, and all nodes by their type, in the order of the source."""
-        parents, by_type = self.parents, self._by_type
-        todo: list[ast.AST] = [self.tree]
+        """One walk: every node's parent and scope, and all nodes by their type, in the order of the source."""
+        parents, owners, by_type = self.parents, self.owners, self._by_type
+        todo: list[tuple[ast.AST, ast.AST]] = [(self.tree, self.tree)]
         while todo:
-            node = todo.pop()
-            by_type[node.__class__].append(node)
-            children: list[ast.AST] = []
+            node, owner = todo.pop()
+            kind = node.__class__
+            by_type[kind].append(node)
+            if kind in _SCOPES:
+                owner = node
+            children: list[tuple[ast.AST, ast.AST]] = []
             for name in node._fields:
                 value = getattr(node, name, None)
                 if value.__class__ is list:
-                    children += [child for child in value if isinstance(child, ast.AST)]
-                elif isinstance(value, ast.AST):
-                    children.append(value)
-            for child in children:
-                parents[child] = node
-            todo += reversed(children)
+                    for child in value:
+                        if isinstance(child, ast.AST) and child.__class__ not in _NOT_INDEXED:
+                            parents[child], owners[child] = node, owner
+                            children.append((child, owner))
+                elif isinstance(value, ast.AST) and value.__class__ not in _NOT_INDEXED:
+                    parents[value], owners[value] = node, owner
+                    children.append((value, owner))
+            children.reverse()
+            todo += children
 
     def all(self, *kinds: type[NodeT]) -> Iterator[NodeT]:
         """Every node of these types, in the order of the source within each type."""
         for kind in kinds:
             yield from self._by_type.get(kind, ())  # type: ignore[misc]
+
+    @cached_property
+    def folded(self) -> str:
+        """The source in lower case."""
+        return self.source.lower()
 
     @property
     def calls(self) -> list[ast.Call]:
@@ -92,10 +108,10 @@ class Module:
 
     def function_of(self, node: ast.AST) -> Function | None:
         """The function that a node stands in."""
-        for parent in self.above(node):
-            if isinstance(parent, FUNCTIONS):
-                return parent
-        return None
+        owner = self.owners.get(node)
+        while owner is not None and not isinstance(owner, FUNCTIONS):
+            owner = self.owners.get(owner)
+        return owner
 
     def scope_of(self, node: ast.AST) -> Function | ast.Module:
         """The function that a node stands in, or the module."""
@@ -103,19 +119,21 @@ class Module:
 
     def class_of(self, node: ast.AST) -> ast.ClassDef | None:
         """The class whose body, or whose method's body, a node stands in."""
-        for parent in self.above(node):
-            if isinstance(parent, ast.ClassDef):
-                return parent
-        return None
+        owner = self.owners.get(node)
+        while owner is not None and not isinstance(owner, ast.ClassDef):
+            owner = self.owners.get(owner)
+        return owner
 
     def unit_of(self, node: ast.AST) -> ast.AST:
         """What belongs together: the class that a node stands in, else the outermost function, else the module."""
         outermost: ast.AST = self.tree
-        for parent in self.above(node):
-            if isinstance(parent, ast.ClassDef):
-                return parent
-            if isinstance(parent, FUNCTIONS):
-                outermost = parent
+        owner = self.owners.get(node)
+        while owner is not None:
+            if isinstance(owner, ast.ClassDef):
+                return owner
+            if isinstance(owner, FUNCTIONS):
+                outermost = owner
+            owner = self.owners.get(owner)
         return outermost
 
     def statement_of(self, node: ast.AST) -> ast.stmt:

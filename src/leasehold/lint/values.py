@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 6
 """How many assignments are followed, one to the next."""
+MOST_SOURCES = 400
+"""How many expressions a value is traced back to."""
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -29,6 +31,8 @@ _REDIS_NAME = re.compile(
 )
 """``redis``, ``self._redis``, ``redis_client``, ``get_redis()``; not ``redis_url``."""
 _REDIS_MODULES = ("redis", "valkey", "aioredis", "fakeredis")
+
+_BUILTINS = frozenset({"hash", "id", "open"})
 
 Binding = tuple[str, ast.AST]
 """How a name got its value (``=``, ``:`` an annotation, ``with``, ``?`` in another way), and the expression."""
@@ -64,7 +68,8 @@ class Values:
         """The dotted name of a name or attribute that comes from an import or is builtin."""
         match node:
             case ast.Name(id=name):
-                return self.imports.get(name) or (name if not self._is_bound(node, name) else None)
+                found = self.imports.get(name)
+                return name if found is None and name in _BUILTINS and not self._is_bound(node, name) else found
             case ast.Attribute(value=value, attr=attr):
                 before = self.dotted(value)
                 return None if before is None else f"{before}.{attr}"
@@ -101,13 +106,15 @@ class Values:
 
     def bindings_of(self, node: ast.AST, name: str) -> list[Binding]:
         """What a name that is used at this place may be bound to."""
-        for parent in self._module.above(node):
-            if isinstance(parent, (*_FUNCTIONS, ast.Lambda, ast.Module)) or (
-                isinstance(parent, ast.ClassDef) and self._module.parents.get(node) is parent
-            ):
-                found = self.scope(parent).get(name)
+        owners = self._module.owners
+        first = owner = owners.get(node)
+        while owner is not None:
+            # What a class binds is seen in its body, not in its methods.
+            if owner is first or not isinstance(owner, ast.ClassDef):
+                found = self.scope(owner).get(name)
                 if found:
                     return found
+            owner = owners.get(owner)
         return []
 
     def values_of(self, node: ast.AST) -> list[ast.AST]:
@@ -310,35 +317,42 @@ class Values:
 
     # Where a value comes from
 
-    def sources(self, node: ast.AST | None, steps: int = 0) -> Iterator[ast.AST]:
-        """Everything that a value is made from: the expression, and what its names are assigned."""
-        if node is None or steps > MOST_STEPS:
-            return
-        todo = [node]
-        while todo:
-            current = todo.pop()
+    def sources(self, node: ast.AST | None) -> Iterator[ast.AST]:
+        """Everything that a value is made from, each once: the expression, and what its names are assigned."""
+        todo: list[tuple[ast.AST, int]] = [] if node is None else [(node, 0)]
+        seen: set[ast.AST] = set()
+        while todo and len(seen) < MOST_SOURCES:
+            current, steps = todo.pop()
+            if current in seen:
+                continue
+            seen.add(current)
             yield current
-            if isinstance(current, ast.Call):
-                yield from self._results_of(current.func, steps)
-                receiver = current.func.value if isinstance(current.func, ast.Attribute) else None
-                todo += [*current.args, *(keyword.value for keyword in current.keywords)]
-                todo += [receiver] if receiver is not None else [current.func]
-            elif isinstance(current, ast.Name | ast.Attribute):
-                for value in self.values_of(current):
-                    if value is not node:
-                        yield from self.sources(value, steps + 1)
-            elif not isinstance(current, ast.Lambda | ast.GeneratorExp | ast.ListComp | ast.DictComp | ast.SetComp):
-                todo += list(ast.iter_child_nodes(current))
+            todo += [(one, steps) for one in _parts_of(current)]
+            if steps < MOST_STEPS:
+                todo += [(one, steps + 1) for one in self._origins_of(current)]
 
-    def _results_of(self, function: ast.expr, steps: int) -> Iterator[ast.AST]:
-        if isinstance(function, ast.Name) and function.id in self.own_functions:
-            for node in _returns_of(self.own_functions[function.id]):
-                yield from self.sources(node.value, steps + 2)
+    def _origins_of(self, node: ast.AST) -> list[ast.AST]:
+        """What a name is assigned, or what a function of this file returns."""
+        if isinstance(node, ast.Name | ast.Attribute):
+            return self.values_of(node)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in self.own_functions:
+            return [one.value for one in _returns_of(self.own_functions[node.func.id]) if one.value is not None]
+        return []
 
     def looks_like_redis(self, node: ast.AST) -> bool:
         """Whether a receiver is a Redis client by what is known of it, or else by its name."""
         kind = self.kind(node)
         return kind is not None and kind.role in ("client", "pipeline") and kind.library == REDIS.library
+
+
+def _parts_of(node: ast.AST) -> list[ast.AST]:
+    """What an expression is put together from; the name of a method is no part, what it is called on is."""
+    if isinstance(node, ast.Call):
+        receiver = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+        return [*node.args, *(keyword.value for keyword in node.keywords), receiver]
+    if isinstance(node, ast.Lambda | ast.GeneratorExp | ast.ListComp | ast.DictComp | ast.SetComp):
+        return []
+    return list(ast.iter_child_nodes(node))
 
 
 def _bound_in(owner: ast.AST) -> Iterator[tuple[str, Binding]]:

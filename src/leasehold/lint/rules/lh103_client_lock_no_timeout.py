@@ -48,6 +48,7 @@ from collections.abc import Iterator
 
 from leasehold.lint.finding import Finding
 from leasehold.lint.kinds import ASYNC_REDIS_LOCK, GUESSED_REDIS_LOCK, PYTHON_REDIS_LOCK, REDIS_LOCK, Kind
+from leasehold.lint.locks import made_things
 from leasehold.lint.module import Module, argument, has_unknown_arguments, is_none, method_of
 from leasehold.lint.rule import rule
 
@@ -57,10 +58,7 @@ _FOR_EVER = (REDIS_LOCK, ASYNC_REDIS_LOCK, GUESSED_REDIS_LOCK, PYTHON_REDIS_LOCK
 @rule("LH103", "client-lock-no-timeout", __doc__, words=("lock",))
 def check(module: Module) -> Iterator[Finding]:
     """Report the call that makes the lock."""
-    for call in module.calls:
-        if method_of(call) not in ("lock", "Lock") and "Lock" not in module.text(call.func):
-            continue
-        kind = module.kind(call)
+    for call, kind in made_things(module):
         if kind not in _FOR_EVER or has_unknown_arguments(call):
             continue
         name = "expire" if kind is PYTHON_REDIS_LOCK else "timeout"

@@ -42,6 +42,7 @@ from collections.abc import Iterator
 
 from leasehold.lint.finding import Finding
 from leasehold.lint.kinds import GUESSED_REDIS_LOCK, POTTERY_LOCK, PYTHON_REDIS_LOCK, REDIS_LOCK, REDLOCK
+from leasehold.lint.locks import made_things
 from leasehold.lint.module import Module, argument, method_of, number, receiver_of
 from leasehold.lint.rule import rule
 from leasehold.lint.stores import takes
@@ -76,11 +77,10 @@ def _of_commands(module: Module) -> Iterator[tuple[ast.expr, str]]:
 def _of_objects(module: Module) -> Iterator[tuple[ast.expr, str]]:
     for call in module.calls:
         if method_of(call) == "lock" and module.kind(receiver_of(call)) is REDLOCK:
-            given, unit = argument(call, "ttl", 1), "milliseconds"
-        elif module.kind(call) in (REDIS_LOCK, GUESSED_REDIS_LOCK, PYTHON_REDIS_LOCK, POTTERY_LOCK):
+            given = argument(call, "ttl", 1)
+            if given is not None:
+                yield given, "milliseconds"
+    for call, kind in made_things(module):
+        if kind in (REDIS_LOCK, GUESSED_REDIS_LOCK, PYTHON_REDIS_LOCK, POTTERY_LOCK):
             names = ("timeout", "expire", "auto_release_time")
-            given, unit = next((one for name in names if (one := argument(call, name)) is not None), None), "seconds"
-        else:
-            continue
-        if given is not None:
-            yield given, unit
+            yield from ((given, "seconds") for name in names if (given := argument(call, name)) is not None)
