@@ -191,7 +191,8 @@ class RedlockEngine:
         nearness = max(min(one.rank for one in occupied), 1)
         silence = min(nearness * (nearness + 1) / 2 * SILENCE, LONGEST_SILENCE) * (0.75 + 0.5 * self.world.chance())
         # A majority is free once all but a minority of those that are occupied now have let go.
-        ends = sorted(one.left for one in occupied)[majority_of(self._servers) - 1 - (self._servers - len(occupied))]
+        still_needed = max(majority_of(self._servers) - (self._servers - len(occupied)), 1)
+        ends = sorted(one.left for one in occupied)[still_needed - 1]
         # The beat of its renewals is not watched here: no TTL is ever proved to be over.
         incumbent = Incumbent(newest.token, 0, NOBODY_KNOWS, newest.about)
         return Busy(min(ends + SPLIT_PAUSE * self.world.chance(), silence) + 0.001, incumbent)
