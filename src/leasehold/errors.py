@@ -163,9 +163,46 @@ class VersionConflict(LeaseholdError):
 class InProgress(LeaseholdError):
     """Another run of the same operation has not finished yet."""
 
+    def __init__(self, key: str, *, left: float) -> None:
+        """Carry the key, and when the run that is under way would be taken for crashed."""
+        self.key, self.retry_after = key, max(left, 0.0)
+        super().__init__(
+            f"the operation of key {quoted(key)} is under way elsewhere; ask again for its result, or give a wait "
+            f"(it would be taken for crashed in {seconds_text(self.retry_after)})"
+        )
+
+
+class FailedBefore(LeaseholdError):
+    """An earlier run of the same operation failed, and its failure is its result."""
+
+    def __init__(self, key: str, *, error: str, text: str) -> None:
+        """Carry the key, and the name of the class and the text of that error."""
+        self.key, self.error, self.text = key, error, text
+        super().__init__(f"the operation of key {quoted(key)} failed before, with {error}: {quoted(text)}")
+
+
+class Quarantined(LeaseholdError):
+    """An earlier run of the same operation ended in doubt; somebody has to look before it may run again."""
+
+    def __init__(self, key: str, *, error: str, text: str) -> None:
+        """Carry the key, and the name of the class and the text of that error."""
+        self.key, self.error, self.text = key, error, text
+        super().__init__(
+            f"the operation of key {quoted(key)} is in quarantine after {error}: {quoted(text)}; "
+            "see what it has done, then forget() its key to let it run again"
+        )
+
 
 class KeyReused(LeaseholdError):
     """The same idempotency key came with another payload."""
+
+    def __init__(self, key: str) -> None:
+        """Carry the key."""
+        self.key = key
+        super().__init__(
+            f"key {quoted(key)} came before with another payload, whose result is not the answer to this one; "
+            "use a new key for a new operation"
+        )
 
 
 class GuaranteeWarning(UserWarning):

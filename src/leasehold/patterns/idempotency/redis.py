@@ -1,0 +1,160 @@
+"""Idempotency records in Redis or Valkey: one hash a key, one script a step, by the server's clock.
+
+A server that loses its data forgets which operations ran: keep the keys of payments in the database of the payments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown, quoted
+from leasehold.patterns.idempotency.records import Change, Claim, Record
+
+_BEGIN: Final = """
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local kept = redis.call('HMGET', KEYS[1], 'state', 'run', 'token', 'fingerprint', 'expires', 'point', 'data', 'result')
+local state, run, token, expires = kept[1], kept[2], tonumber(kept[3] or 0), tonumber(kept[5] or 0)
+"""
+_CLAIM: Final = (
+    _BEGIN
+    + """
+local fingerprint, mine, lease, keep_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local fresh = not state or state == 'released'
+local crashed = state == 'running' and expires <= now
+local agrees = fresh or kept[4] == '' or fingerprint == '' or kept[4] == fingerprint
+if run ~= mine and agrees and (fresh or crashed) then
+  token = math.max(token + 1, now)
+  redis.call('HSET', KEYS[1], 'state', 'running', 'run', mine, 'token', string.format('%.0f', token),
+    'expires', string.format('%.0f', now + lease), 'result', '')
+  if fresh then redis.call('HSET', KEYS[1], 'fingerprint', fingerprint, 'point', '', 'data', '') end
+  redis.call('PEXPIRE', KEYS[1], keep_ms)
+  kept = redis.call('HMGET', KEYS[1], 'state', 'run', 'token', 'fingerprint', 'expires', 'point', 'data', 'result')
+end
+return {kept[1], kept[2], kept[3], kept[4], string.format('%.0f', kept[5] - now), kept[6], kept[7], kept[8]}
+"""
+)
+_CHANGE: Final = (
+    _BEGIN
+    + """
+if token ~= tonumber(ARGV[1]) then return 0 end
+if state ~= 'running' then return (state == ARGV[2] and kept[8] == ARGV[4]) and 1 or 0 end
+redis.call('HSET', KEYS[1], 'state', ARGV[2], 'expires', string.format('%.0f', now + ARGV[3]), 'result', ARGV[4])
+if ARGV[5] == '1' then redis.call('HSET', KEYS[1], 'point', ARGV[6], 'data', ARGV[7]) end
+return 1
+"""
+)
+_FORGET: Final = (
+    _BEGIN
+    + """
+if not state or state == 'running' or state == 'released' then return 0 end
+redis.call('HSET', KEYS[1], 'state', 'released', 'result', '')
+return 1
+"""
+)
+
+
+def _key(claim: Claim) -> str:
+    return f"lhk:{{{claim.id}}}"
+
+
+def _claim_arguments(claim: Claim) -> tuple[object, ...]:
+    return claim.fingerprint, claim.run, int(claim.lease * 1_000_000), max(int(claim.keep * 1000), 1)
+
+
+def _change_arguments(token: int, change: Change) -> tuple[object, ...]:
+    reached = change.point is not None
+    lease = int(change.lease * 1_000_000)
+    return token, change.state, lease, change.result, int(reached), change.point or "", change.data or ""
+
+
+def _record(answer: list[Any]) -> Record:
+    state, run, token, fingerprint, left, point, data, result = (
+        one.decode() if isinstance(one, bytes) else str(one) for one in answer
+    )
+    return Record(state, run, int(token), fingerprint, int(left) / 1e6, point, data, result)  # type: ignore[arg-type]
+
+
+def _failure(error: Exception) -> EngineError:
+    """What redis-py's own errors mean here; its class tells whether the request can have been carried out."""
+    kind = type(error).__name__
+    unknown = kind in ("TimeoutError", "ConnectionError")
+    return (OutcomeUnknown if unknown else EngineUnavailable)(f"redis: {kind}: {quoted(str(error))}")
+
+
+class RedisKeys:
+    """Records on the server of a redis-py client (`redis.Redis`)."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._claim, self._change, self._forget = map(client.register_script, (_CLAIM, _CHANGE, _FORGET))
+
+    async def claim(self, claim: Claim) -> Record:
+        """See `Store`."""
+        return _record(self._ask(self._claim, claim, _claim_arguments(claim)))
+
+    async def change(self, claim: Claim, token: int, change: Change) -> bool:
+        """See `Store`."""
+        return bool(self._ask(self._change, claim, _change_arguments(token, change)))
+
+    async def forget(self, claim: Claim) -> bool:
+        """See `Store`."""
+        return bool(self._ask(self._forget, claim, ()))
+
+    def _ask(self, script: Any, claim: Claim, arguments: tuple[object, ...]) -> Any:
+        try:
+            return script(keys=[_key(claim)], args=arguments)
+        except Exception as error:
+            if not _is_redis_error(error):
+                raise
+            raise _failure(error) from error
+
+    async def sweep(self, most: int) -> int:
+        """Nothing is left to do: the server forgets by itself."""
+        return 0 * most
+
+    async def pause(self, seconds: float) -> None:
+        """See `Store`."""
+        time.sleep(seconds)  # noqa: ASYNC251 - this store blocks
+
+
+class AsyncRedisKeys:
+    """Records on the server of an asyncio redis-py client (`redis.asyncio.Redis`)."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._claim, self._change, self._forget = map(client.register_script, (_CLAIM, _CHANGE, _FORGET))
+
+    async def claim(self, claim: Claim) -> Record:
+        """See `Store`."""
+        return _record(await self._ask(self._claim, claim, _claim_arguments(claim)))
+
+    async def change(self, claim: Claim, token: int, change: Change) -> bool:
+        """See `Store`."""
+        return bool(await self._ask(self._change, claim, _change_arguments(token, change)))
+
+    async def forget(self, claim: Claim) -> bool:
+        """See `Store`."""
+        return bool(await self._ask(self._forget, claim, ()))
+
+    async def _ask(self, script: Any, claim: Claim, arguments: tuple[object, ...]) -> Any:
+        try:
+            return await script(keys=[_key(claim)], args=arguments)
+        except Exception as error:
+            if not _is_redis_error(error):
+                raise
+            raise _failure(error) from error
+
+    async def sweep(self, most: int) -> int:
+        """Nothing is left to do: the server forgets by itself."""
+        return 0 * most
+
+    async def pause(self, seconds: float) -> None:
+        """See `Store`."""
+        await asyncio.sleep(seconds)
+
+
+def _is_redis_error(error: Exception) -> bool:
+    return any(base.__module__.partition(".")[0] in ("redis", "valkey") for base in type(error).__mro__)

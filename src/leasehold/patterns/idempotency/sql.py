@@ -1,0 +1,293 @@
+# ruff: noqa: S608 - what is put into the statements is a table's name that was checked, and our own words
+"""Idempotency records in one table of SQLite, PostgreSQL or MySQL/MariaDB, by the database's own clock.
+
+Every step is one statement that states its own condition, so there is no transaction to hold open and nothing to lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import sqlite3
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from leasehold.errors import Misuse, quoted
+from leasehold.fences.sql_handles import async_handle, blocking_handle
+from leasehold.fences.sql_rule import Answer, Ask
+from leasehold.patterns.idempotency.records import Change, Claim, Record
+
+T = TypeVar("T")
+Steps = Generator[Ask, Answer, T]
+
+MOST_IDLE: Final = 8
+"""Connections that are kept for the next step."""
+_NOW: Final = {
+    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
+    "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
+    "mysql": "CAST(unix_timestamp(sysdate(6)) * 1000000 AS SIGNED)",
+}
+_GREATEST: Final = {"sqlite": "max", "postgresql": "greatest", "mysql": "greatest"}
+_INSERT: Final = {"sqlite": "INSERT OR IGNORE", "postgresql": "INSERT", "mysql": "INSERT IGNORE"}
+_UNLESS_THERE: Final = {"sqlite": "", "postgresql": " ON CONFLICT DO NOTHING", "mysql": ""}
+_TEXT: Final = {"sqlite": "TEXT", "postgresql": "TEXT", "mysql": "MEDIUMTEXT CHARACTER SET utf8mb4"}
+_CREATE: Final = """
+CREATE TABLE IF NOT EXISTS {table} (
+    id CHAR(64) PRIMARY KEY, scope {text} NOT NULL, name {text} NOT NULL, fingerprint VARCHAR(64) NOT NULL,
+    state VARCHAR(12) NOT NULL, run VARCHAR(64) NOT NULL, token BIGINT NOT NULL, expires BIGINT NOT NULL,
+    keep_until BIGINT NOT NULL, point {text} NOT NULL, data {text} NOT NULL, result {text} NOT NULL)"""
+_TAKE_OVER: Final = "state = 'released' OR keep_until <= {now} OR (state = 'running' AND expires <= {now})"
+
+
+class Sql:
+    """The statements, in the words of one kind of database."""
+
+    def __init__(self, dialect: str, table: str) -> None:
+        now = _NOW[dialect]
+        words = {"table": table, "now": now, "text": _TEXT[dialect], "greatest": _GREATEST[dialect]}
+        self.create = _CREATE.format(**words)
+        self._insert = (
+            f"{_INSERT[dialect]} INTO {table} (id, scope, name, fingerprint, state, run, token, expires, keep_until, "
+            f"point, data, result) VALUES (:id, :scope, :key, :fingerprint, 'running', :run, {now}, {now} + :lease, "
+            f"{now} + :keep, '', '', ''){_UNLESS_THERE[dialect]}"
+        )
+        self._select = (
+            f"SELECT state, run, token, fingerprint, expires - {now}, point, data, result, {now} >= keep_until "
+            f"FROM {table} WHERE id = :id"
+        )
+        # What is kept no longer is as good as gone: neither payload nor recovery point of it counts any more.
+        fresh = f"keep_until <= {now} OR state = 'released'"
+        self._take_over = (
+            f"UPDATE {table} SET fingerprint = CASE WHEN {fresh} THEN :fingerprint ELSE fingerprint END, "
+            f"point = CASE WHEN {fresh} THEN '' ELSE point END, data = CASE WHEN {fresh} THEN '' ELSE data END, "
+            f"run = :run, token = {words['greatest']}(token + 1, {now}), expires = {now} + :lease, result = '', "
+            f"keep_until = {now} + :keep, state = 'running' "
+            f"WHERE id = :id AND token = :seen AND ({_TAKE_OVER.format(now=now)})"
+        )
+        self._change = (
+            f"UPDATE {table} SET state = :state, expires = {now} + :lease, point = coalesce(:point, point), "
+            f"data = coalesce(:data, data), result = :result WHERE id = :id AND token = :token AND state = 'running'"
+        )
+        self._release = (
+            f"UPDATE {table} SET state = 'released', result = '' "
+            f"WHERE id = :id AND state NOT IN ('running', 'released')"
+        )
+        self._mine = f"SELECT state, result FROM {table} WHERE id = :id AND token = :token"
+        self._old = f"SELECT id, token FROM {table} WHERE keep_until <= {now} ORDER BY keep_until LIMIT :most"
+        self._forget = f"DELETE FROM {table} WHERE id = :id AND token = :token AND keep_until <= {now}"
+
+    def claim(self, claim: Claim) -> Steps[Record]:
+        """Insert, or take over, or leave as it is."""
+        values: dict[str, object] = {
+            **claim._asdict(),
+            "id": claim.id,
+            "lease": int(claim.lease * 1_000_000),
+            "keep": int(claim.keep * 1_000_000),
+        }
+        yield Ask(self._insert, values)
+        while True:
+            answer = yield Ask(self._select, {"id": claim.id})
+            if not answer.rows:  # swept away in between
+                yield Ask(self._insert, values)
+                continue
+            record, is_old = _record(answer.rows[0])
+            if record.run == claim.run or not (is_old or _is_free(record)):
+                return record
+            same_payload = is_old or record.state == "released" or _agree(record.fingerprint, claim.fingerprint)
+            if not same_payload:
+                return record
+            yield Ask(self._take_over, {**values, "seen": record.token})
+
+    def change(self, claim: Claim, token: int, change: Change) -> Steps[bool]:
+        """One conditional update; the same once more is no failure."""
+        values = {**change._asdict(), "lease": int(change.lease * 1_000_000), "id": claim.id, "token": token}
+        answer = yield Ask(self._change, values)
+        if answer.touched == 1:
+            return True
+        # MySQL counts rows that were different, not rows that were found; and an answer may have been lost.
+        answer = yield Ask(self._mine, {"id": claim.id, "token": token})
+        return answer.rows == [(change.state, change.result)]
+
+    def forget(self, claim: Claim) -> Steps[bool]:
+        """Let it run again."""
+        return (yield Ask(self._release, {"id": claim.id})).touched == 1
+
+    def sweep(self, most: int) -> Steps[int]:
+        """Forget old records, one by one, unless they were taken over meanwhile."""
+        forgotten = 0
+        for name, token in (yield Ask(self._old, {"most": most})).rows:
+            forgotten += (yield Ask(self._forget, {"id": name, "token": token})).touched
+        return forgotten
+
+
+def _record(row: tuple[Any, ...]) -> tuple[Record, bool]:
+    state, run, token, fingerprint, left, point, data, result, is_old = row
+    return Record(state, run, int(token), fingerprint, float(left) / 1e6, point, data, result), bool(is_old)
+
+
+def _is_free(record: Record) -> bool:
+    return record.state == "released" or (record.state == "running" and record.left <= 0)
+
+
+def _agree(one: str, other: str) -> bool:
+    return not one or not other or one == other
+
+
+class _Sqlite:
+    """A connection of sqlite3, each of whose statements is a transaction."""
+
+    dialect = "sqlite"
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def ask(self, ask: Ask) -> Answer:
+        cursor = self._connection.execute(ask.sql, dict(ask.values))
+        return Answer(cursor.rowcount, cursor.fetchall())
+
+
+def _handle(connection: Any) -> Any:
+    return _Sqlite(connection) if isinstance(connection, sqlite3.Connection) else blocking_handle(connection)
+
+
+def _each_statement_alone(connection: Any) -> None:
+    """Let every statement be a transaction of its own, in the way of each library."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.isolation_level = None
+        connection.execute("PRAGMA busy_timeout = 5000")
+    elif callable(getattr(connection, "autocommit", None)):
+        connection.autocommit(True)
+    elif hasattr(connection, "autocommit"):
+        connection.autocommit = True
+
+
+def check_table(table: object) -> str:
+    """A plain name: it becomes part of statements."""
+    if not isinstance(table, str) or not table.isascii() or not table.isidentifier() or len(table) > 60:
+        raise Misuse(f"table is an identifier of at most 60 ASCII letters, digits and _, not {quoted(table)}")
+    return table
+
+
+class SqlKeys:
+    """Records in a table of a database: a SQLite file, or what `on` connects to (psycopg, psycopg2, PyMySQL, sqlite3).
+
+    The connections that it makes are used for nothing else, by one thread at a time.
+    """
+
+    def __init__(self, on: Path | Callable[[], Any], *, table: str = "leasehold_key") -> None:
+        if not callable(on) and not isinstance(on, Path):
+            raise Misuse(f"give the pathlib.Path of a SQLite file, or a function that connects, not {quoted(on)}")
+        self._connect = on if callable(on) else functools.partial(sqlite3.connect, on, check_same_thread=False)
+        self._reuses = not callable(on)
+        self._table = check_table(table)
+        self._idle: list[Any] = []
+
+    def create(self) -> None:
+        """Make the table unless it is there; where you set up your own tables."""
+        with self._lent() as (handle, sql):
+            handle.ask(Ask(sql.create, {}))
+
+    async def claim(self, claim: Claim) -> Record:
+        """See `Store`."""
+        return self._perform(lambda sql: sql.claim(claim))
+
+    async def change(self, claim: Claim, token: int, change: Change) -> bool:
+        """See `Store`."""
+        return self._perform(lambda sql: sql.change(claim, token, change))
+
+    async def forget(self, claim: Claim) -> bool:
+        """See `Store`."""
+        return self._perform(lambda sql: sql.forget(claim))
+
+    async def sweep(self, most: int) -> int:
+        """See `Store`."""
+        return self._perform(lambda sql: sql.sweep(most))
+
+    async def pause(self, seconds: float) -> None:
+        """See `Store`."""
+        time.sleep(seconds)  # noqa: ASYNC251 - this store blocks
+
+    def change_on(self, connection: Any, claim: Claim, token: int, change: Change) -> bool:
+        """Change the record in the transaction that is open on the caller's own connection."""
+        handle = _handle(connection)
+        return _drive(handle, Sql(handle.dialect, self._table).change(claim, token, change))
+
+    def close(self) -> None:
+        """Close connections; they are made again when needed."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _perform(self, steps: Callable[[Sql], Steps[T]]) -> T:
+        with self._lent() as (handle, sql):
+            return _drive(handle, steps(sql))
+
+    @contextlib.contextmanager
+    def _lent(self) -> Iterator[tuple[Any, Sql]]:
+        connection = None
+        with contextlib.suppress(IndexError):
+            connection = self._idle.pop()
+        if connection is None:
+            connection = self._connect()
+            _each_statement_alone(connection)
+        try:
+            handle = _handle(connection)
+            yield handle, Sql(handle.dialect, self._table)
+        except BaseException:
+            connection.close()
+            raise
+        # Those of sqlite3 are by default for the thread only that made them.
+        if len(self._idle) < MOST_IDLE and (self._reuses or not isinstance(connection, sqlite3.Connection)):
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+
+def _drive(handle: Any, steps: Steps[T]) -> T:
+    try:
+        ask = next(steps)
+        while True:
+            ask = steps.send(handle.ask(ask))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+class InThreads:
+    """A store of the blocking world for asyncio: each step runs in a thread, and the event loop goes on."""
+
+    def __init__(self, store: SqlKeys) -> None:
+        self._store = store
+
+    async def claim(self, claim: Claim) -> Record:
+        """See `Store`."""
+        return await asyncio.to_thread(self._store._perform, lambda sql: sql.claim(claim))
+
+    async def change(self, claim: Claim, token: int, change: Change) -> bool:
+        """See `Store`."""
+        return await asyncio.to_thread(self._store._perform, lambda sql: sql.change(claim, token, change))
+
+    async def forget(self, claim: Claim) -> bool:
+        """See `Store`."""
+        return await asyncio.to_thread(self._store._perform, lambda sql: sql.forget(claim))
+
+    async def sweep(self, most: int) -> int:
+        """See `Store`."""
+        return await asyncio.to_thread(self._store._perform, lambda sql: sql.sweep(most))
+
+    async def pause(self, seconds: float) -> None:
+        """See `Store`."""
+        await asyncio.sleep(seconds)
+
+    async def change_on(self, connection: Any, claim: Claim, token: int, change: Change) -> bool:
+        """Change the record in the transaction that is open on the caller's own async connection."""
+        handle = async_handle(connection)
+        steps = Sql(handle.dialect, self._store._table).change(claim, token, change)
+        try:
+            ask = next(steps)
+            while True:
+                ask = steps.send(await handle.ask(ask))
+        except StopIteration as end:
+            return bool(end.value)
