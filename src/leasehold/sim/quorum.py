@@ -15,16 +15,17 @@ import copy
 import random
 import sys
 import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from leasehold.core.engine import Grant, Renewal, Want
-from leasehold.core.quorum import AskGrant, Outcome, Reply, Request
+from leasehold.core.quorum import AskGrant, Reply, Request
 from leasehold.core.quorum_server import Server, carry_out
 from leasehold.engines.redlock import RedlockEngine, RedlockFamily
 from leasehold.errors import LeaseholdError, OutcomeUnknown
+from leasehold.sim.quorum_wire import Pause, QuorumWire, Scatter
 from leasehold.wires.quorum_target import Servers, servers_from
 
 TTL, RENEWAL_TTL = 5.0, 7.0
@@ -39,32 +40,6 @@ class Violation(NamedTuple):
     seed: int
     claim: str
     text: str
-
-
-class Pause:
-    """What a client waits for: the answers to a request, or time."""
-
-    def __init__(self) -> None:
-        self.done = False
-
-    def __await__(self) -> Generator[Pause, None, None]:
-        while not self.done:
-            yield self
-
-
-class Scatter(Pause):
-    """A request to several servers, and what its client knows so far."""
-
-    def __init__(self, servers: int, enough: Callable[[list[Any]], bool]) -> None:
-        super().__init__()
-        self.outcomes: list[Any] = [None] * servers
-        self.enough = enough
-
-    def arrive(self, server: int, outcome: Outcome) -> None:
-        """A reply came; one that comes after the decision is ignored."""
-        if not self.done:
-            self.outcomes[server] = outcome
-            self.done = self.enough(self.outcomes)
 
 
 @dataclass(slots=True)
@@ -87,93 +62,6 @@ class Machine:
     durable: bool
     older: Server | None = None
     runs: int = 0
-
-
-class QuorumWorld:
-    """Virtual time for the engine."""
-
-    def __init__(self, history: QuorumHistory) -> None:
-        self._history = history
-
-    def now(self) -> float:
-        """Seconds."""
-        return self._history.clock / 1e6
-
-    async def sleep(self, seconds: float) -> None:  # noqa: ARG002 -- it lasts as long as the history likes
-        """Wait until the history lets it go on."""
-        await self._history.pause()
-
-    def chance(self) -> float:
-        """From the seed."""
-        return self._history.random.random()
-
-    def nonce(self) -> str:
-        """A holder that nobody else has."""
-        return f"{self._history.random.getrandbits(64):016x}"
-
-    def process(self) -> int:
-        """Nobody forks here."""
-        return 1
-
-
-class QuorumWire:
-    """One client's path to the servers."""
-
-    def __init__(self, history: QuorumHistory) -> None:
-        self.world = QuorumWorld(history)
-        self._history = history
-        self._wall_error = history.random.choice([-(10**7), 0, 0, 10**7])
-
-    def wall(self) -> int:
-        """Wrong, on some; and in most histories of no use, so that counters stay small and collide."""
-        return max(self._history.clock + self._wall_error, 0) if self._history.clocks_help else 0
-
-    async def scatter(
-        self,
-        request: Request,
-        to: Sequence[int],
-        until: float,  # noqa: ARG002 -- the history decides when time is up
-        enough: Callable[[list[Any]], bool],
-    ) -> list[Outcome]:
-        """Put the request into the soup, and wait."""
-        scatter = Scatter(len(self._history.machines), enough)
-        self._history.send(request, to, scatter)
-        await scatter
-        return scatter.outcomes
-
-    async def scatter_all(
-        self, requests: Sequence[Request], until: float, enough: Callable[[list[Any]], bool]
-    ) -> list[Any]:
-        """One lease is renewed at a time here."""
-        (request,) = requests
-
-        def enough_of_lists(outcomes: list[Any]) -> bool:
-            return enough([None if one is None else [one] for one in outcomes])
-
-        outcomes = await self.scatter(request, range(len(self._history.machines)), until, enough_of_lists)
-        return [None if one is None else [one] for one in outcomes]
-
-    async def collect(
-        self, part: bytes, to: Sequence[int], until: float, enough: Callable[[list[Any]], bool], *, plain: bool = False
-    ) -> list[Any]:
-        """Nobody looks at the servers from outside here."""
-        raise NotImplementedError
-
-    def cast(self, request: Request, to: Sequence[int]) -> None:
-        """Put the request into the soup."""
-        self._history.send(request, to, Scatter(len(self._history.machines), lambda _outcomes: True))
-
-    def settled(self, holder: str) -> None:
-        """Nobody waits to be woken here."""
-
-    async def wait(self, holder: str, until: float) -> None:
-        """Nobody waits to be woken here."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
-
-    def forked(self) -> None:
-        """Nobody forks here."""
 
 
 @dataclass(slots=True)
@@ -264,6 +152,11 @@ class QuorumHistory:
         durable = self.random.random() < 0.5
         kept = Server(0, counter, 0, f"run-{server}.0", durable, {"name": counter} if counter else {})
         return Machine(kept, f"run-{server}.0", self.random.randint(-2_000_000, 2_000_000), durable)
+
+    @property
+    def servers(self) -> int:
+        """How many there are."""
+        return len(self.machines)
 
     # What clients do
 
