@@ -34,6 +34,7 @@ MAY_IMPORT_SQLITE = (
     "leasehold.wires",
     "leasehold.engines.sqlite",
     "leasehold.fences",
+    "leasehold.patterns.idempotency.sql",
     "leasehold.bench",
     "leasehold.demo",
     "leasehold.testing",

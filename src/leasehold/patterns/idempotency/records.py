@@ -81,6 +81,10 @@ class Store(Protocol):
         """Forget records that are to be kept no longer, at most so many; how many were forgotten."""
         ...
 
+    async def now(self) -> float:
+        """The store's own clock, in seconds since 1970."""
+        ...
+
     async def pause(self, seconds: float) -> None:
         """Sleep in this world."""
         ...

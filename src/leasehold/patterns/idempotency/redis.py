@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown, quoted
@@ -104,8 +105,12 @@ class RedisKeys:
         return bool(self._ask(self._forget, claim, ()))
 
     def _ask(self, script: Any, claim: Claim, arguments: tuple[object, ...]) -> Any:
+        return self._guarded(lambda: script(keys=[_key(claim)], args=arguments))
+
+    @staticmethod
+    def _guarded(request: Callable[[], Any]) -> Any:
         try:
-            return script(keys=[_key(claim)], args=arguments)
+            return request()
         except Exception as error:
             if not _is_redis_error(error):
                 raise
@@ -114,6 +119,11 @@ class RedisKeys:
     async def sweep(self, most: int) -> int:
         """Nothing is left to do: the server forgets by itself."""
         return 0 * most
+
+    async def now(self) -> float:
+        """See `Store`."""
+        seconds, micros = self._guarded(self._client.time)
+        return float(seconds + micros / 1e6)
 
     async def pause(self, seconds: float) -> None:
         """See `Store`."""
@@ -140,8 +150,12 @@ class AsyncRedisKeys:
         return bool(await self._ask(self._forget, claim, ()))
 
     async def _ask(self, script: Any, claim: Claim, arguments: tuple[object, ...]) -> Any:
+        return await self._guarded(lambda: script(keys=[_key(claim)], args=arguments))
+
+    @staticmethod
+    async def _guarded(request: Callable[[], Awaitable[Any]]) -> Any:
         try:
-            return await script(keys=[_key(claim)], args=arguments)
+            return await request()
         except Exception as error:
             if not _is_redis_error(error):
                 raise
@@ -150,6 +164,11 @@ class AsyncRedisKeys:
     async def sweep(self, most: int) -> int:
         """Nothing is left to do: the server forgets by itself."""
         return 0 * most
+
+    async def now(self) -> float:
+        """See `Store`."""
+        seconds, micros = await self._guarded(self._client.time)
+        return float(seconds + micros / 1e6)
 
     async def pause(self, seconds: float) -> None:
         """See `Store`."""

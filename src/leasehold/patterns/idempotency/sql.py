@@ -49,6 +49,7 @@ class Sql:
         now = _NOW[dialect]
         words = {"table": table, "now": now, "text": _TEXT[dialect], "greatest": _GREATEST[dialect]}
         self.create = _CREATE.format(**words)
+        self._now = f"SELECT {now}"
         self._insert = (
             f"{_INSERT[dialect]} INTO {table} (id, scope, name, fingerprint, state, run, token, expires, keep_until, "
             f"point, data, result) VALUES (:id, :scope, :key, :fingerprint, 'running', :run, {now}, {now} + :lease, "
@@ -78,6 +79,11 @@ class Sql:
         self._mine = f"SELECT state, result FROM {table} WHERE id = :id AND token = :token"
         self._old = f"SELECT id, token FROM {table} WHERE keep_until <= {now} ORDER BY keep_until LIMIT :most"
         self._forget = f"DELETE FROM {table} WHERE id = :id AND token = :token AND keep_until <= {now}"
+
+    def now(self) -> Steps[float]:
+        """The database's clock."""
+        answer = yield Ask(self._now, {})
+        return float(answer.rows[0][0]) / 1e6
 
     def claim(self, claim: Claim) -> Steps[Record]:
         """Insert, or take over, or leave as it is."""
@@ -206,6 +212,10 @@ class SqlKeys:
         """See `Store`."""
         return self._perform(lambda sql: sql.sweep(most))
 
+    async def now(self) -> float:
+        """See `Store`."""
+        return self._perform(lambda sql: sql.now())
+
     async def pause(self, seconds: float) -> None:
         """See `Store`."""
         time.sleep(seconds)  # noqa: ASYNC251 - this store blocks
@@ -276,6 +286,10 @@ class InThreads:
     async def sweep(self, most: int) -> int:
         """See `Store`."""
         return await asyncio.to_thread(self._store._perform, lambda sql: sql.sweep(most))
+
+    async def now(self) -> float:
+        """See `Store`."""
+        return await asyncio.to_thread(self._store._perform, lambda sql: sql.now())
 
     async def pause(self, seconds: float) -> None:
         """See `Store`."""
