@@ -24,6 +24,8 @@ _BUILT_IN = {
     "valkeys": "leasehold.engines.redis",
     "redlock": "leasehold.engines.redlock",
     "redlocks": "leasehold.engines.redlock",
+    "consul": "leasehold.engines.consul",
+    "consuls": "leasehold.engines.consul",
     "etcd": "leasehold.engines.etcd",
     "etcds": "leasehold.engines.etcd",
     "postgresql": "leasehold.engines.postgres",

@@ -1,0 +1,270 @@
+"""Consul: one transaction to take a name, the index that it got as its token, and a queue in the order of indexes.
+
+Each attempt writes a key that hangs on the client's session; see `consul_taking` for what that means, and
+`consul_sessions` for the sessions. Whoever must wait asks to be told when the key before its own is gone; see
+`consul_watch`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from leasehold.core.engine import Busy, Grant, NameStatus, Purpose, Renewal, Suspect, Want
+from leasehold.core.worlds import World
+from leasehold.engines import consul_keys, etcd_queue
+from leasehold.engines.consul_facts import facts_of
+from leasehold.engines.consul_requests import Requests
+from leasehold.engines.consul_sessions import Place, Session, Sessions
+from leasehold.engines.consul_taking import Taking
+from leasehold.engines.consul_watch import Watches
+from leasehold.engines.etcd_queue import NameKeys
+from leasehold.errors import EngineError, EngineUnavailable
+from leasehold.wires.consul import (
+    MOST_OPERATIONS,
+    ConsulWire,
+    Operation,
+    Refused,
+    asyncio_wire,
+    blocking_wire,
+    deleting,
+    deleting_all,
+    getting,
+    if_on,
+    setting,
+)
+from leasehold.wires.consul_address import Address, address_from_url, warn_of_transport
+from leasehold.wires.consul_errors import SessionGone
+
+KEPT: Final = 1 / 3
+"""A session that waiters hang on is renewed whenever it has spent this share of its TTL."""
+SHORT_WAIT: Final = 0.005
+"""Who waits for longer than this, in seconds, hangs on a session for waiters, which costs a request or two."""
+
+
+class ConsulEngine:
+    """The operations, the same in both worlds: only the wire differs."""
+
+    def __init__(self, family: ConsulFamily, wire: ConsulWire) -> None:
+        self.facts = family.facts
+        self.world: World = wire.world
+        self._family, self._wire, self._sessions = family, wire, family.sessions
+        self._requests = Requests(wire, family.sessions, family.label)
+        self._taking = Taking(wire, self._requests, family.sessions, self._keys)
+        self._watches = Watches(wire, family.sessions)
+
+    def _keys(self, name: str) -> NameKeys:
+        return consul_keys.keys_of(self._family.namespace, name)
+
+    async def take(
+        self,
+        want: Want,
+        *,
+        until: float,
+        patience: float | None = None,
+        suspect: Suspect | None = None,  # noqa: ARG002 -- nobody can set back the clock that ends sessions
+    ) -> Grant | Busy:
+        """Take the name, or say why not; with patience, queue."""
+        return await self._taking.take(want, patience, until)
+
+    # Waiting
+
+    async def wait(self, want: Want, until: float) -> None:
+        """Return when what stands before the asker is gone; meanwhile keep its session alive."""
+        place = self._sessions.known(want.holder)
+        if place is None or place.blockade is None:
+            await self.world.sleep(max(until - self.world.now(), 0.0))
+            return
+        folder = self._keys(want.name).all[0]
+        if await self._watches.news(folder, want.holder, place, min(until, self.world.now() + SHORT_WAIT)):
+            return
+        await self._settle(place, until)
+        while not place.session.dead and (now := self.world.now()) < until:
+            refresh_at = place.session.renew_at(KEPT)
+            if now >= refresh_at:
+                await self._refresh_while_waiting(place.session, now, until)
+            elif await self._watches.news(folder, want.holder, place, min(until, refresh_at)):
+                return
+
+    async def _settle(self, place: Place, until: float) -> None:
+        """Hang on a session that ends sooner: should this process die, nobody waits for it for long."""
+        now = self.world.now()
+        session = self._sessions.waiting_for(place, now)
+        if session is None or now >= until:
+            return
+        try:
+            await self._taking.hang(place, session, min(until, now + session.ttl / 6))
+        except SessionGone:
+            self._sessions.bury(session)
+        except EngineError:
+            return  # it waits where it is; and if something is wrong, the next request says so
+
+    async def _refresh_while_waiting(self, session: Session, now: float, until: float) -> None:
+        session.claim(now)
+        try:
+            await self._requests.refresh(session, min(until, now + session.ttl / 6))
+        except EngineError:
+            return  # tried again soon; and if it stays so, the next request says it
+
+    # Holding
+
+    async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool]:
+        """Renew each session, and look whether each key still hangs on it."""
+        asked = [(lease, place) for lease in leases if (place := self._sessions.known(lease.holder)) is not None]
+        for lease, place in asked:
+            if lease.ttl > place.session.ttl and not place.session.dead:
+                await self._prolong(lease, place, until)
+        kept: set[Session] = set()
+        for session in {place.session for _, place in asked}:
+            if not session.dead and await self._requests.refresh(session, until):
+                kept.add(session)
+        asked = [(lease, place) for lease, place in asked if place.session in kept]
+        still: set[str] = set()
+        for start in range(0, len(asked), MOST_OPERATIONS):
+            still |= await self._still_held(asked[start : start + MOST_OPERATIONS], until)
+        return [lease.holder in still for lease in leases]
+
+    async def _prolong(self, lease: Renewal, place: Place, until: float) -> None:
+        """Hang the key of a lease on a session that lasts as long as it is to last from now on."""
+        delay = place.session.terms.delay
+        session = self._sessions.home_for(place, lease.ttl, delay, self.world.now())
+        try:
+            await self._taking.hang(place, session, until)
+        except SessionGone as error:
+            self._sessions.bury(session)
+            raise EngineUnavailable(str(error)) from None
+
+    async def _still_held(self, asked: list[tuple[Renewal, Place]], until: float) -> set[str]:
+        """The holders among these whose keys are as they were created."""
+        while asked:
+            found = await self._wire.txn([getting(place.key) for _, place in asked], until, changes=False)
+            if not isinstance(found, Refused):
+                held = {one.key: one for one in found}
+                return {
+                    lease.holder
+                    for lease, place in asked
+                    if (one := held.get(place.key)) is not None
+                    and (one.created, one.lease) == (lease.token, place.session.id)
+                }
+            if not found.why.keys() & set(range(len(asked))):
+                raise EngineError(f"{self.facts.address} refuses to read keys: {found.why}")
+            asked = [one for number, one in enumerate(asked) if number not in found.why]
+        return set()
+
+    async def release(self, name: str, holder: str, *, until: float) -> bool:  # noqa: ARG002 -- the holder says it all
+        """Give the name back, and leave its queue."""
+        place = self._sessions.known(holder)
+        if place is None:  # there is nothing of it, or it ended with its session
+            return False
+        was_there = await self._delete(place, until)
+        held = place.blockade is None
+        self._sessions.forget(holder)
+        await self._requests.end_idle(all_idle=False)
+        return was_there and held
+
+    async def _delete(self, place: Place, until: float) -> bool:
+        """Delete the key of a place; whether it was there, and still its own."""
+        session = place.session.id
+        if session is None:  # nothing was ever sent
+            return False
+        if not place.uncertain:
+            operations = [if_on(place.key, session), deleting(place.key)]
+            return not isinstance(await self._requests.change(place, operations, until), Refused)
+        found, _ = await self._wire.entries(place.key, until)
+        await self._requests.change(place, [deleting(place.key)], until)
+        return any(one.key == place.key and one.lease for one in found)
+
+    # Operators
+
+    async def status(self, name: str, *, until: float) -> NameStatus | None:
+        """Who holds and who waits. Consul does not tell how long a session has left, so the TTL is shown."""
+        found, _ = await self._wire.entries(self._keys(name).all[0], until)
+        if not found:
+            return None
+        found.sort(key=lambda one: one.created)
+        holding, waiting = etcd_queue.standing([one for one in found if one.lease])
+        remains = [one for one in found if not one.lease]
+        if remains and holding and remains[0].created < holding[0].created:
+            holding, waiting = [], [*holding, *waiting]
+        status = etcd_queue.status_of(name, holding, waiting, {}, time.time())
+        if not remains:
+            return status
+        closed_for = max(etcd_queue.about_of(one).delay for one in remains)
+        return status._replace(token=max(status.token, *(one.created for one in remains)), closed_for=closed_for)
+
+    async def names(self, *, after: str | None, limit: int, until: float) -> list[str]:
+        """Names that are held or waited for, in the order of their encoded text."""
+        folders = await self._wire.folders(consul_keys.namespace_start(self._family.namespace), until)
+        start = b"" if after is None else self._keys(after).all[0]
+        names = (consul_keys.name_in(folder, self._family.namespace) for folder in folders if folder > start)
+        return [name for name in names if name is not None][:limit]
+
+    async def force_release(self, name: str, *, until: float) -> int:
+        """End every lease on the name. Waiters lose their places too and queue again, for their tokens are older."""
+        folder = self._keys(name).all[0]
+        while True:
+            found, _ = await self._wire.entries(folder, until)
+            lasting = [one for one in found if etcd_queue.about_of(one).delay]
+            if not lasting:
+                return await self._break(folder, [deleting_all(folder)], until)
+            for one in lasting:
+                if one.lease:  # with a lock-delay it has a session of its own, whose end counts as a loss
+                    await self._wire.destroy_session(one.lease, until)
+            gone = [deleting(one.key) for one in found if one not in lasting]
+            token = await self._break(folder, gone[: MOST_OPERATIONS - 2], until)
+            found, _ = await self._wire.entries(folder, until)
+            if not any(one.lease and one.created < token for one in found):
+                return token
+
+    async def _break(self, folder: bytes, gone: list[Operation], until: float) -> int:
+        """Carry out deletions; returns the index at which that was done."""
+        mark = folder + b"broken"
+        outcome = await self._wire.txn([setting(mark), deleting(mark), *gone], until)
+        if isinstance(outcome, Refused) or not outcome:
+            raise EngineError(f"{self.facts.address} did not carry out a release by force")
+        return outcome[0].modified
+
+    async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
+        """Every purpose is served: tokens increase whatever the clocks do."""
+
+    # The end
+
+    async def close(self) -> None:
+        """End sessions that nothing hangs on, and give back the connections."""
+        await self._requests.end_idle(all_idle=True)
+        self._wire.close()
+
+    def forked(self) -> None:
+        """Let go of what belongs to the parent: connections, sessions, places."""
+        self._family.sessions.forked()
+        self._watches.forked()
+        self._wire.forked()
+
+
+class ConsulFamily:
+    """One cluster as one client sees it: its agents and its sessions, shared by the worlds."""
+
+    def __init__(self, address: Address, namespace: str, label: str) -> None:
+        self.facts, self.namespace = facts_of(address), namespace
+        self.label = f"leasehold {label}"
+        self.sessions = Sessions(address.least_ttl)
+        self._address = address
+
+    def __repr__(self) -> str:
+        return f"<ConsulFamily {self.facts.address}>"
+
+    def blocking(self) -> ConsulEngine:
+        """An engine whose operations block. Threads may share it."""
+        return ConsulEngine(self, blocking_wire(self._address))
+
+    def asyncio(self) -> ConsulEngine:
+        """An engine for the running event loop. Tasks may share it."""
+        return ConsulEngine(self, asyncio_wire(self._address))
+
+
+def open_engine(on: str, *, namespace: str, client_label: str) -> ConsulFamily:
+    """Open the engine behind a URL. Nothing is sent before the first operation."""
+    address = address_from_url(on)
+    warn_of_transport(address, stacklevel=4)
+    return ConsulFamily(address, namespace, client_label)

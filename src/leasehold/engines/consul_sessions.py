@@ -1,0 +1,237 @@
+"""The sessions of one client: many keys hang on each of them, and end together.
+
+There is one session for each TTL, so that taking a name is one request: the session is there already. Who waits for
+longer hangs on a shorter one, since a waiter that died holds up the others until its session ends. A lease with a
+lock-delay has a session of its own. Sessions are shared by the caller's engine and the keeper's, in their threads.
+
+A request that got no answer may still be carried out, much later. So its key is never used again: it becomes a debt of
+its session, which is deleted whenever the session is renewed; the session gets no new leases any more; and when the
+last one is over, it is ended, so that nothing can come of that request.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from typing import Final
+
+from leasehold.core.engine import Want
+from leasehold.engines.etcd_queue import Blockade, NameKeys
+from leasehold.wires.consul import Entry, Terms
+
+WAITING: Final = 5.0
+"""The TTL of a session that waiters hang on, where Consul allows one as short as this."""
+CLAIM: Final = 1.0
+"""For how long others leave the renewal of a session to the one who said that it would do it, in seconds."""
+ENDED_AFTER: Final = 2.0
+"""Consul ends a session that is not renewed after twice its TTL."""
+
+
+class Session:
+    """One session of Consul, renewed by this client."""
+
+    __slots__ = ("_claimed_until", "confirmed_at", "dead", "debts", "id", "places", "slots", "tag", "terms", "ttl")
+
+    def __init__(self, terms: Terms) -> None:
+        """Not yet known to Consul, which gives it its id."""
+        self.terms, self.ttl = terms, terms.ttl
+        self.id: str | None = None
+        self.tag = os.urandom(8).hex()
+        """How the keys that were made for it are called."""
+        self.confirmed_at: float | None = None
+        """When the latest request that Consul confirmed it by was sent."""
+        self.dead = False
+        self.places = 0
+        """How many attempts and leases hang on it."""
+        self.debts: set[bytes] = set()
+        """Keys that must not be there, and that a late request could still create."""
+        self.slots: dict[bytes, set[int]] = {}
+        """The slots in use, by how their keys begin."""
+        self._claimed_until = 0.0
+
+    def confirm(self, sent_at: float) -> None:
+        """Consul has made it, or renewed it."""
+        self.confirmed_at = sent_at if self.confirmed_at is None else max(self.confirmed_at, sent_at)
+
+    def lapsed(self, now: float) -> bool:
+        """Whether Consul has surely ended it."""
+        return self.dead or (self.confirmed_at is not None and now >= self.confirmed_at + self.ttl * ENDED_AFTER)
+
+    def renew_at(self, share: float) -> float:
+        """When it should be renewed again: when this share of its TTL has gone by, and nobody is about to."""
+        return max((self.confirmed_at or 0.0) + self.ttl * share, self._claimed_until)
+
+    def claim(self, now: float) -> None:
+        """Tell the others that it is being made or renewed."""
+        self._claimed_until = now + min(CLAIM, self.ttl / 12)
+
+    def unclaim(self) -> None:
+        """Whoever is next may try."""
+        self._claimed_until = 0.0
+
+
+class Place:
+    """One attempt, or the lease that became of it: its key, and what is known of its place in the queue."""
+
+    __slots__ = (
+        "_kind",
+        "_origin",
+        "_slot",
+        "as_of",
+        "blockade",
+        "home",
+        "incumbent",
+        "key",
+        "patient_until",
+        "session",
+        "token",
+        "uncertain",
+        "want",
+    )
+
+    def __init__(self, session: Session, keys: NameKeys, want: Want) -> None:
+        """Take the first free slot. `home` is the session for the lease, `session` the one that the key hangs on."""
+        self.want = want
+        self._origin = self.home = self.session = session
+        self._kind = keys.slot(want.mode, "")
+        self._slot: int | None = None
+        session.places += 1
+        if want.delay:
+            self.key = keys.slot(want.mode, f"{session.tag}.{os.urandom(8).hex()}")
+        else:
+            taken = session.slots.setdefault(self._kind, set())
+            self._slot = next(number for number in itertools.count() if number not in taken)
+            taken.add(self._slot)
+            self.key = keys.slot(want.mode, f"{session.tag}.{self._slot}")
+        self.token: int | None = None
+        """The index that the key was created at, once that is known."""
+        self.blockade: Blockade | None = None
+        """What it waits for; None when it holds the name, or when nothing is known yet."""
+        self.incumbent: Entry | None = None
+        """Who held the name when it was last looked at."""
+        self.as_of = 0
+        """At which index this was so."""
+        self.patient_until = 0.0
+        """Until when it is ready to wait."""
+        self.uncertain = False
+        """Whether a request of it got no answer, or was interrupted, and may still be carried out."""
+
+    def hang_on(self, session: Session) -> None:
+        """Its key hangs on another session from now on."""
+        self.session.places -= 1
+        self.session = session
+        session.places += 1
+
+    def give_up(self) -> None:
+        """It is over, and the slot is free if it is certain that nothing more will happen to it."""
+        self.session.places -= 1
+        if self.uncertain:
+            for session in (self._origin, self.home, self.session):
+                session.debts.add(self.key)
+        elif self._slot is not None:
+            taken = self._origin.slots[self._kind]
+            taken.discard(self._slot)
+            if not taken:
+                del self._origin.slots[self._kind]
+
+
+class Sessions:
+    """The sessions of one client, and what hangs on them. Threads share it."""
+
+    def __init__(self, least_ttl: float) -> None:
+        self._lock = threading.Lock()
+        self._waiting_ttl = max(WAITING, least_ttl)
+        self._current: dict[tuple[bool, float], Session] = {}
+        """By whether they are for waiters, and their TTL."""
+        self._others: list[Session] = []
+        """Those that get no new leases."""
+        self._places: dict[str, Place] = {}
+
+    def known(self, holder: str) -> Place | None:
+        """What is known of an attempt."""
+        return self._places.get(holder)
+
+    def place_for(self, want: Want, keys: NameKeys, now: float) -> Place:
+        """The place of an attempt, on a session that has not ended as far as is known."""
+        with self._lock:
+            place = self._places.get(want.holder)
+            if place is None or place.session.dead:
+                if place is not None:
+                    self._give_up(place)
+                place = self._places[want.holder] = Place(self._session(want.ttl, now), keys, want)
+            return place
+
+    def home_for(self, place: Place, ttl: float, delay: float, now: float) -> Session:
+        """The session for a lease: the shared one of its TTL, or one of its own if it has a lock-delay."""
+        with self._lock:
+            home = place.home
+            if home.lapsed(now) or home.ttl < ttl or home.terms.delay != delay:
+                home = self._own_session(ttl, delay) if delay else self._session(ttl, now)
+                place.home = home
+            return home
+
+    def waiting_for(self, place: Place, now: float) -> Session | None:
+        """The session for those who wait for longer; None if the one that the attempt hangs on is as short."""
+        if place.session.ttl <= self._waiting_ttl:
+            return None
+        with self._lock:
+            return self._session(self._waiting_ttl, now, waiting=True)
+
+    def _session(self, ttl: float, now: float, *, waiting: bool = False) -> Session:
+        session = self._current.get((waiting, ttl))
+        if session is None or session.lapsed(now):
+            if session is not None:
+                self._others.append(session)
+            session = self._current[waiting, ttl] = Session(Terms(ttl))
+        return session
+
+    def _own_session(self, ttl: float, delay: float) -> Session:
+        session = Session(Terms(ttl, delay))
+        self._others.append(session)
+        return session
+
+    def move(self, place: Place, session: Session) -> None:
+        """The key of a place hangs on another session from now on."""
+        with self._lock:
+            place.hang_on(session)
+
+    def forget(self, holder: str) -> None:
+        """The attempt is over and its key is gone."""
+        with self._lock:
+            place = self._places.pop(holder, None)
+            if place is not None:
+                self._give_up(place)
+
+    def _give_up(self, place: Place) -> None:
+        place.give_up()
+        indebted = {kind: one for kind, one in self._current.items() if one.debts}
+        for kind, session in indebted.items():
+            del self._current[kind]
+            self._others.append(session)
+
+    def bury(self, session: Session) -> None:
+        """Consul has ended the session, and with it all that hung on it."""
+        with self._lock:
+            self._drop([session])
+
+    def take_out(self, *, all_idle: bool) -> list[Session]:
+        """Those on which nothing hangs, for them to be ended: the ones that get no new leases, or all."""
+        if not all_idle and not self._others:
+            return []
+        with self._lock:
+            candidates = (*self._others, *(self._current.values() if all_idle else ()))
+            idle = [one for one in candidates if not one.places and not one.dead]
+            self._drop(idle)
+            return [one for one in idle if one.id is not None]
+
+    def _drop(self, sessions: list[Session]) -> None:
+        for session in sessions:
+            session.dead = True
+        self._current = {kind: one for kind, one in self._current.items() if not one.dead}
+        self._others = [one for one in self._others if not one.dead]
+
+    def forked(self) -> None:
+        """In a forked child: the sessions are the parent's."""
+        self._lock = threading.Lock()
+        self._current, self._others, self._places = {}, [], {}

@@ -1,0 +1,191 @@
+"""Taking a name on Consul: at once, in a queue, and from the queue.
+
+An attempt writes a key and sees, in the same transaction, which keys were there before its own; if none, it holds the
+name. Keys are only ever added behind, so whoever is before it can only leave. A key that is there without a session is
+what remains of a lost lease with a lock-delay: Consul refuses to lock it until the delay is over, and then the next one
+locks and deletes it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from leasehold.core.engine import Busy, Grant, Incumbent, Want
+from leasehold.core.worlds import World
+from leasehold.engines import etcd_queue as layout
+from leasehold.engines.consul_requests import FRESH, Requests
+from leasehold.engines.consul_sessions import Place, Session, Sessions
+from leasehold.errors import EngineError, EngineUnavailable, Misuse, OutcomeUnknown
+from leasehold.wires.consul import ConsulWire, Entry, Refused, deleting, getting_all, locking, unlocking
+from leasehold.wires.consul_errors import Denied, SessionGone
+
+SILENCE: Final = 30.0
+"""A waiter asks again after so long even without news."""
+CLOSED: Final = 0.25
+"""After how long to look again whether a lock-delay is over, which nobody is told; in seconds."""
+LONGEST_DELAY: Final = 60.0
+"""Consul's own limit of a lock-delay."""
+SPENT: Final = 1 / 2
+"""A session is renewed first if it has spent this share of its TTL when it is somebody's turn."""
+TIDY_WITHIN: Final = 0.5
+
+
+class Attempt:
+    """One request to take: who wants what, its place, and the keys of the name."""
+
+    __slots__ = ("keys", "patience", "place", "until", "want")
+
+    def __init__(self, want: Want, place: Place, keys: layout.NameKeys, patience: float | None, until: float) -> None:
+        self.want, self.place, self.keys, self.patience, self.until = want, place, keys, patience, until
+
+    def value_on(self, session: Session) -> bytes:
+        """What the key says to people; a lock-delay only while it hangs on a session that has one."""
+        return layout.value_of(self.want._replace(delay=session.terms.delay), time.time(), self.patience)
+
+    def judge(self, found: Sequence[Entry], as_of: int) -> list[Entry] | None:
+        """Take note of what is before one's own key; returns the remains of lost leases among that.
+
+        None: the key is not there (any more).
+        """
+        place, own = self.place, next((one for one in found if one.key == self.place.key), None)
+        if own is None or not own.lease or (place.token is not None and own.created != place.token):
+            place.token = place.blockade = None
+            return None
+        place.token, place.as_of = own.created, as_of
+        before = sorted((one for one in found if one.created < own.created), key=lambda one: one.created)
+        place.incumbent = before[0] if before else None
+        place.blockade = layout.blockade(self.want.mode, self.want.limit, [one for one in before if one.lease])
+        return [one for one in before if not one.lease]
+
+    def busy(self, ask_again: float = SILENCE) -> Busy:
+        """The answer to one who has to wait. How often the incumbent was renewed cannot be seen."""
+        oldest = self.place.incumbent
+        if oldest is None:
+            return Busy(ask_again, None)
+        return Busy(ask_again, Incumbent(oldest.created, 0, math.inf, layout.about_of(oldest).about))
+
+
+class Taking:
+    """How names are taken, in one world."""
+
+    def __init__(
+        self, wire: ConsulWire, requests: Requests, sessions: Sessions, keys_of: Callable[[str], layout.NameKeys]
+    ) -> None:
+        self._wire, self._requests, self._sessions, self._keys_of = wire, requests, sessions, keys_of
+        self._world: World = wire.world
+
+    async def take(self, want: Want, patience: float | None, until: float) -> Grant | Busy:
+        """Take the name, or say why not; with patience, queue."""
+        if want.delay > LONGEST_DELAY:
+            raise Misuse(f"Consul keeps a name closed for {LONGEST_DELAY:g} s at most; lock_delay is {want.delay:g} s")
+        is_new = self._sessions.known(want.holder) is None
+        for tries_left in (1, 0):
+            keys = self._keys_of(want.name)
+            place = self._sessions.place_for(want, keys, self._world.now())
+            try:
+                return await self._take(Attempt(want, place, keys, patience, until))
+            except SessionGone as error:
+                for session in {place.home, place.session}:
+                    if session.id is not None and not session.dead:
+                        await self._requests.keep_alive(session, until)  # which finds out whether this one is gone
+                if not tries_left:
+                    raise EngineUnavailable(str(error)) from None
+            except (EngineUnavailable, Denied) as error:
+                if place.uncertain or place.token is not None:  # there may be something to give back
+                    raise OutcomeUnknown(str(error)) if isinstance(error, EngineUnavailable) else error from None
+                if is_new:
+                    self._sessions.forget(want.holder)
+                raise
+        raise AssertionError("the second of two tries returns or raises")
+
+    async def _take(self, attempt: Attempt) -> Grant | Busy:
+        place = attempt.place
+        while True:
+            remains = await self._look(attempt) if place.token is not None else None
+            if remains is None:
+                remains = await self._join(attempt)
+            if place.blockade is None and await self._open(attempt, remains):
+                if await self._claim(attempt):
+                    assert place.token is not None
+                    return Grant(place.token, since=place.session.confirmed_at)
+                continue  # its key was gone
+            busy = attempt.busy() if place.blockade is not None else attempt.busy(CLOSED)
+            if attempt.patience is None:
+                await self._leave(attempt)
+            return busy
+
+    async def _join(self, attempt: Attempt) -> list[Entry]:
+        """Write the key, behind all that are there; one that is there already keeps its place."""
+        place = attempt.place
+        place.patient_until = self._world.now() + (attempt.patience or 0.0)
+        session = await self._requests.confirm(place.session, attempt.until)
+        operations = [locking(place.key, session, attempt.value_on(place.session)), getting_all(attempt.keys.all[0])]
+        outcome = await self._requests.change(place, operations, attempt.until)
+        if isinstance(outcome, Refused):
+            raise EngineError(f"consul does not let a key be locked that nobody else uses: {outcome.why}")
+        found = outcome[1:]
+        remains = attempt.judge(found, max((one.modified for one in found), default=0))
+        if remains is None:
+            raise EngineError("consul does not show the key that it has just written")
+        return remains
+
+    async def _look(self, attempt: Attempt) -> list[Entry] | None:
+        found, as_of = await self._wire.entries(attempt.keys.all[0], attempt.until)
+        return attempt.judge(found, as_of)
+
+    async def _open(self, attempt: Attempt, remains: list[Entry]) -> bool:
+        """Clear away what is left of lost leases; whether their lock-delays are over."""
+        if not remains:
+            return True
+        session = await self._requests.confirm(attempt.place.session, attempt.until, SPENT)
+        for one in remains:
+            operations = [locking(one.key, session, one.value), deleting(one.key)]
+            if isinstance(await self._wire.txn(operations, attempt.until), Refused):
+                return False
+        return True
+
+    async def _claim(self, attempt: Attempt) -> bool:
+        """Let the key hang on the session for the lease, if it does not yet. False: the key is gone.
+
+        That one was woken proves nothing, and neither does what one saw before: the key itself must be there now.
+        """
+        want, place = attempt.want, attempt.place
+        home = self._sessions.home_for(place, want.ttl, want.delay, self._world.now())
+        if home is place.session:
+            await self._requests.confirm(home, attempt.until, FRESH)
+            return True
+        return await self._hang(attempt, home)
+
+    async def hang(self, place: Place, session: Session, until: float) -> bool:
+        """Hang the key of a lease, or of one who waits, on another session. False: the key is gone."""
+        keys, patience = self._keys_of(place.want.name), max(place.patient_until - self._world.now(), 0.0)
+        want = place.want._replace(ttl=max(place.want.ttl, session.ttl)) if place.blockade is None else place.want
+        return await self._hang(Attempt(want, place, keys, patience, until), session)
+
+    async def _hang(self, attempt: Attempt, session: Session) -> bool:
+        """Hang the key on another session; its place and its token stay. False: the key is gone."""
+        place, value = attempt.place, attempt.value_on(session)
+        target = await self._requests.confirm(session, attempt.until)
+        source = place.session.id or ""
+        operations = [unlocking(place.key, source, value), locking(place.key, target, value)]
+        outcome = await self._requests.change(place, operations, attempt.until)
+        if isinstance(outcome, Refused):
+            # It is gone, or an earlier request to hang it there was carried out without our knowing.
+            found, _ = await self._wire.entries(place.key, attempt.until)
+            if not any((one.key, one.created, one.lease) == (place.key, place.token, target) for one in found):
+                place.token = place.blockade = None
+                return False
+        self._sessions.move(place, session)
+        return True
+
+    async def _leave(self, attempt: Attempt) -> None:
+        """Who tries only once leaves nothing behind."""
+        try:
+            until = max(attempt.until, self._world.now() + TIDY_WITHIN)
+            await self._requests.change(attempt.place, [deleting(attempt.place.key)], until)
+        except EngineUnavailable as error:
+            raise OutcomeUnknown(str(error)) from None
+        self._sessions.forget(attempt.want.holder)

@@ -1,0 +1,258 @@
+"""Consul of the tests' own, one server or three, on free ports of the loopback, ended by process id."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import servers
+from leasehold.testing.processes import freeze
+
+STARTS_WITHIN = 40.0
+LEAST_TTL = 0.5
+"""The tests' servers allow sessions this short; Consul's own limit is 10 s."""
+ROOT_TOKEN = "5a4ce5f2-9ad1-4d3b-8f70-000000000001"
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports that nobody uses, all different."""
+    with contextlib.ExitStack() as open_ones:
+        sockets = [open_ones.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+class ConsulNode:
+    """One server in a folder. `start` after `kill` finds what the folder kept, on the same ports."""
+
+    def __init__(self, folder: Path, name: str = "one", *, settings: dict[str, Any] | None = None) -> None:
+        program = servers.find("consul")
+        if program is None:
+            pytest.fail("no consul here; python tools/servers.py ensure consul")
+        self._program, self._folder, self.name = str(program), folder, name
+        self.port, self.serf_port, rpc_port, self.tls_port = free_ports(4)
+        self._settings: dict[str, Any] = {
+            "server": True,
+            "bootstrap_expect": 1,
+            "node_name": name,
+            "bind_addr": "127.0.0.1",
+            "client_addr": "127.0.0.1",
+            "data_dir": str(folder / name),
+            "session_ttl_min": f"{LEAST_TTL}s",
+            "log_level": "err",
+            "disable_update_check": True,
+            "disable_host_node_id": True,
+            "performance": {"raft_multiplier": 1},
+            "ports": {
+                "http": self.port, "serf_lan": self.serf_port, "server": rpc_port,
+                "dns": -1, "grpc": -1, "https": -1, "serf_wan": -1,
+            },
+            **(settings or {}),
+        }  # fmt: skip
+        self.token: str | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return self.url_at("127.0.0.1", self.port)
+
+    @staticmethod
+    def url_at(host: str, port: int) -> str:
+        return f"consul://{host}:{port}/?least_ttl={LEAST_TTL}"
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / f"{self.name}.log"
+
+    def configure(self, **settings: Any) -> None:
+        """Change settings before the start."""
+        self._settings |= settings
+
+    def listen_with_tls(self) -> None:
+        self._settings["ports"] |= {"https": self.tls_port}
+
+    def start(self) -> None:
+        """Start the process; `wait` waits until it serves."""
+        config = self._folder / f"{self.name}.json"
+        config.write_text(json.dumps(self._settings))
+        with self._log.open("ab") as log:
+            command = [self._program, "agent", f"-config-file={config}"]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def wait(self) -> None:
+        """Wait until it has a leader that answers."""
+        give_up_at = time.monotonic() + STARTS_WITHIN
+        while True:
+            try:
+                self.ask("GET", "session/list?consistent", within=2.0)
+                return
+            except (OSError, ValueError):
+                if self.process is None or self.process.poll() is not None or time.monotonic() > give_up_at:
+                    pytest.fail(f"consul did not start:\n{self._log.read_text()[-2000:]}")
+                time.sleep(0.02)
+
+    def ask(self, method: str, path: str, body: Any = None, *, within: float = 10.0) -> Any:
+        """Ask with the standard library, which shares no code with the engine under test."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"X-Consul-Token": self.token} if self.token else {}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/v1/{path}", method=method, data=data, headers=headers
+        )
+        with urllib.request.urlopen(request, timeout=within) as answer:
+            return json.load(answer)
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def pause(self) -> None:
+        assert self.process is not None
+        freeze(self.process.pid)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(20)
+
+    def restart(self) -> None:
+        """Kill the process and start it on what it kept."""
+        self.kill()
+        self.start()
+        self.wait()
+
+    # What tests want to know or do
+
+    def keys(self) -> list[str]:
+        """Every key of ours."""
+        try:
+            found: list[str] = self.ask("GET", "kv/leasehold/?keys&consistent")
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            return []
+        return found
+
+    def sessions(self) -> list[dict[str, Any]]:
+        """Every session there is."""
+        found: list[dict[str, Any]] = self.ask("GET", "session/list?consistent")
+        return found
+
+    def destroy_sessions(self) -> None:
+        for session in self.sessions():
+            self.ask("PUT", f"session/destroy/{session['ID']}")
+
+    def is_leader(self) -> bool:
+        return bool(self.ask("GET", "agent/self", within=2.0)["Stats"]["consul"]["leader"] == "true")
+
+    def let_in(self, rules: str) -> str:
+        """A token that may do what the rules say."""
+        name = f"policy-{time.monotonic_ns()}"
+        self.ask("PUT", "acl/policy", {"Name": name, "Rules": rules})
+        token: str = self.ask("PUT", "acl/token", {"Policies": [{"Name": name}]})["SecretID"]
+        return token
+
+
+class ConsulCluster:
+    """Three servers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.nodes = [ConsulNode(folder, name) for name in ("a", "b", "c")]
+        join = [f"127.0.0.1:{node.serf_port}" for node in self.nodes]
+        for node in self.nodes:
+            node.configure(bootstrap_expect=3, retry_join=join, retry_interval="1s")
+
+    def url_beginning_at(self, first: ConsulNode) -> str:
+        """All servers, this one first: it is the one that clients use until it fails."""
+        others = [node for node in self.nodes if node is not first]
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in (first, *others))
+        return f"consul://{hosts}/?least_ttl={LEAST_TTL}"
+
+    def start(self) -> None:
+        for node in self.nodes:
+            node.start()
+        for node in self.nodes:
+            node.wait()
+
+    def leader(self) -> ConsulNode:
+        """The leader, as it says itself."""
+        give_up_at = time.monotonic() + STARTS_WITHIN
+        while time.monotonic() < give_up_at:
+            for node in self.nodes:
+                with contextlib.suppress(OSError, ValueError):
+                    if node.is_leader():
+                        return node
+            time.sleep(0.1)
+        pytest.fail("the cluster has no leader")
+
+    def bring_back(self, node: ConsulNode) -> None:
+        node.start()
+        node.wait()
+
+    def end(self) -> None:
+        for node in self.nodes:
+            with contextlib.suppress(AssertionError, ProcessLookupError):
+                node.resume()
+            node.kill()
+
+
+@contextlib.contextmanager
+def memory_folder() -> Iterator[Path]:
+    """A folder in memory where there is one: Consul syncs every write."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
+        yield Path(path)
+
+
+@contextlib.contextmanager
+def running_consul(settings: dict[str, Any] | None = None) -> Iterator[ConsulNode]:
+    """One server, for as long as the block."""
+    with memory_folder() as folder:
+        node = ConsulNode(folder, settings=settings)
+        try:
+            node.start()
+            node.wait()
+            yield node
+        finally:
+            node.kill()
+
+
+@contextlib.contextmanager
+def running_cluster() -> Iterator[ConsulCluster]:
+    """Three servers, for as long as the block."""
+    with memory_folder() as folder:
+        cluster = ConsulCluster(folder)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.end()
+
+
+def closed_settings() -> dict[str, Any]:
+    """A server that lets in only those who have a token; `ROOT_TOKEN` may do everything."""
+    return {
+        "primary_datacenter": "dc1",
+        "acl": {"enabled": True, "default_policy": "deny", "tokens": {"master": ROOT_TOKEN, "agent": ROOT_TOKEN}},
+    }
+
+
+def tls_settings(folder: Path, names: Sequence[str] = ("ca", "cert", "key")) -> dict[str, Any]:
+    """Files in a folder that a server proves itself with."""
+    ca, cert, key = (str(folder / f"{name}.pem") for name in names)
+    return {"ca_file": ca, "cert_file": cert, "key_file": key, "verify_incoming_rpc": False}
