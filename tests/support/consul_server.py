@@ -11,7 +11,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def free_ports(number: int) -> list[int]:
 class ConsulNode:
     """One server in a folder. `start` after `kill` finds what the folder kept, on the same ports."""
 
-    def __init__(self, folder: Path, name: str = "one", *, settings: dict[str, Any] | None = None) -> None:
+    def __init__(self, folder: Path, name: str = "one") -> None:
         program = servers.find("consul")
         if program is None:
             pytest.fail("no consul here; python tools/servers.py ensure consul")
@@ -60,7 +60,6 @@ class ConsulNode:
                 "http": self.port, "serf_lan": self.serf_port, "server": rpc_port,
                 "dns": -1, "grpc": -1, "https": -1, "serf_wan": -1,
             },
-            **(settings or {}),
         }  # fmt: skip
         self.token: str | None = None
         self.process: subprocess.Popen[bytes] | None = None
@@ -81,8 +80,15 @@ class ConsulNode:
         """Change settings before the start."""
         self._settings |= settings
 
-    def listen_with_tls(self) -> None:
+    def listen_with_tls(self, certificates: Path) -> None:
+        """Serve HTTPS too, on a port of its own, to those only who show a certificate."""
         self._settings["ports"] |= {"https": self.tls_port}
+        self.configure(
+            ca_file=f"{certificates}/ca.pem",
+            cert_file=f"{certificates}/server.pem",
+            key_file=f"{certificates}/server.key",
+            verify_incoming_https=True,
+        )
 
     def start(self) -> None:
         """Start the process; `wait` waits until it serves."""
@@ -160,6 +166,12 @@ class ConsulNode:
     def is_leader(self) -> bool:
         return bool(self.ask("GET", "agent/self", within=2.0)["Stats"]["consul"]["leader"] == "true")
 
+    def close_to_strangers(self) -> None:
+        """Let in only those who have a token; `ROOT_TOKEN` may do everything."""
+        tokens = {"master": ROOT_TOKEN, "agent": ROOT_TOKEN}
+        self.token = ROOT_TOKEN
+        self.configure(primary_datacenter="dc1", acl={"enabled": True, "default_policy": "deny", "tokens": tokens})
+
     def let_in(self, rules: str) -> str:
         """A token that may do what the rules say."""
         name = f"policy-{time.monotonic_ns()}"
@@ -220,10 +232,11 @@ def memory_folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def running_consul(settings: dict[str, Any] | None = None) -> Iterator[ConsulNode]:
+def running_consul(prepare: Callable[[ConsulNode], object] = lambda _node: None) -> Iterator[ConsulNode]:
     """One server, for as long as the block."""
     with memory_folder() as folder:
-        node = ConsulNode(folder, settings=settings)
+        node = ConsulNode(folder)
+        prepare(node)
         try:
             node.start()
             node.wait()
@@ -242,17 +255,3 @@ def running_cluster() -> Iterator[ConsulCluster]:
             yield cluster
         finally:
             cluster.end()
-
-
-def closed_settings() -> dict[str, Any]:
-    """A server that lets in only those who have a token; `ROOT_TOKEN` may do everything."""
-    return {
-        "primary_datacenter": "dc1",
-        "acl": {"enabled": True, "default_policy": "deny", "tokens": {"master": ROOT_TOKEN, "agent": ROOT_TOKEN}},
-    }
-
-
-def tls_settings(folder: Path, names: Sequence[str] = ("ca", "cert", "key")) -> dict[str, Any]:
-    """Files in a folder that a server proves itself with."""
-    ca, cert, key = (str(folder / f"{name}.pem") for name in names)
-    return {"ca_file": ca, "cert_file": cert, "key_file": key, "verify_incoming_rpc": False}

@@ -128,6 +128,8 @@ class Answers:
         while self._read_rest():
             # Each chunk is followed by a line end; then comes the line with the size of the next.
             start = 2 if self._body and not self._trailing else 0
+            if not b"\r\n"[:start].startswith(self._buffer[:start]):
+                raise Malformed("a chunk that is longer than its size")
             end = self._buffer.find(b"\r\n", start)
             if end < 0:
                 if len(self._buffer) > MOST_HEAD:
@@ -140,7 +142,7 @@ class Answers:
                 del self._buffer[: end + 2]
                 return True
             size = _CHUNK_SIZE.fullmatch(line)
-            if size is None or (start and self._buffer[:2] != b"\r\n"):
+            if size is None:
                 raise Malformed("a chunk without a size")
             del self._buffer[: end + 2]
             self._left = int(size[1], 16)
