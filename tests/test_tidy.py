@@ -34,7 +34,7 @@ MAY_IMPORT_SQLITE = (
     "leasehold.wires",
     "leasehold.engines.sqlite",
     "leasehold.fences",
-    "leasehold.patterns.idempotency.sql",
+    "leasehold.patterns",
     "leasehold.bench",
     "leasehold.demo",
     "leasehold.testing",

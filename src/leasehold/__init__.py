@@ -29,6 +29,7 @@ from leasehold.errors import (
     StaleToken,
     TokenJump,
     TokenUsed,
+    TooManyConflicts,
     TooManyWaiters,
     VersionConflict,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "StaleToken",
     "TokenJump",
     "TokenUsed",
+    "TooManyConflicts",
     "TooManyWaiters",
     "VersionConflict",
     "WaiterStatus",

@@ -157,7 +157,16 @@ class OutcomeUnknown(EngineError):
 
 
 class VersionConflict(LeaseholdError):
-    """Somebody else wrote since this version was read."""
+    """Somebody else wrote since this version was read, so nothing was written."""
+
+
+class TooManyConflicts(VersionConflict):
+    """The operation was tried again and again, and each time somebody else wrote first; its cause is the last one."""
+
+    def __init__(self, *, attempts: int, seconds: float, advice: str) -> None:
+        """Carry how often and for how long it was tried."""
+        self.attempts, self.seconds = attempts, seconds
+        super().__init__(f"{attempts} attempts in {seconds_text(seconds)} all met a conflict; {advice}")
 
 
 class InProgress(LeaseholdError):

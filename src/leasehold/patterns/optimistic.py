@@ -1,0 +1,324 @@
+# ruff: noqa: S608 - what is put into the statements is a name of a table that was checked, and our own words
+"""Optimistic concurrency: read with a version, write on the condition that it is still that one, else do it again.
+
+It does not promise progress: where many write to the same row, most attempts are in vain. The error at the end says so,
+with the rate that was measured, and names what does better there.
+
+>>> import sqlite3
+>>> store = Versions(sqlite3.connect(":memory:"))
+>>> store.create()
+>>> @retry_on_conflict
+... def add(amount):
+...     account = store.read("account/42")
+...     store.write("account/42", (account.value or 0) + amount, account.version)
+>>> add(10)
+>>> store.read("account/42")
+Versioned(value=10, version=1)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import json
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, overload
+
+from leasehold.errors import Misuse, TooManyConflicts, VersionConflict, quoted
+from leasehold.fences.sql_handles import blocking_handle
+from leasehold.fences.sql_rule import Answer, Ask
+from leasehold.names import check_name, check_wait
+from leasehold.patterns.idempotency.sql import check_table
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MOST_ATTEMPTS: Final = 10
+WITHIN: Final = 5.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.5
+CROWDED: Final = 0.3
+"""Above this share of attempts that were in vain, another pattern does better."""
+_inside: contextvars.ContextVar[bool] = contextvars.ContextVar("leasehold_retry", default=False)
+
+_SQLSTATES: Final = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
+_MYSQL: Final = frozenset({1020, 1205, 1213, 3572})  # record changed, lock wait, deadlock, NOWAIT
+_SQLITE: Final = frozenset({5, 6})  # busy, locked; also in their extended forms
+_BY_NAME: Final = frozenset({("sqlalchemy", "StaleDataError"), ("redis", "WatchError"), ("valkey", "WatchError")})
+_PRECONDITION_FAILED: Final = 412
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether an error says that somebody else wrote first, or was about to, in the words of any library we know.
+
+    Known are our own, SQLAlchemy, Django, PostgreSQL (psycopg, psycopg2, asyncpg), MySQL, SQLite, WATCH of Redis, a
+    transaction of etcd that was aborted, and the HTTP status 412.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, VersionConflict) or _is_conflict_of_its_library(seen):
+            return True
+        seen = getattr(seen, "orig", None) or seen.__cause__
+    return False
+
+
+def _is_conflict_of_its_library(error: BaseException) -> bool:
+    names = {(base.__module__.partition(".")[0], base.__name__) for base in type(error).__mro__}
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    library = type(error).__module__.partition(".")[0]
+    number = error.args[0] if error.args else None
+    if names & _BY_NAME or state in _SQLSTATES:
+        return True
+    if isinstance(error, sqlite3.OperationalError):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE
+    if library in ("pymysql", "MySQLdb", "mysql", "asyncmy"):
+        return number in _MYSQL
+    if callable(code := getattr(error, "code", None)) and library == "grpc":
+        return str(getattr(code(), "name", "")) == "ABORTED"
+    return getattr(getattr(error, "response", None), "status_code", None) == _PRECONDITION_FAILED
+
+
+class Conflicts:
+    """How often attempts of one function were in vain."""
+
+    __slots__ = ("attempts", "in_vain")
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.in_vain = 0
+
+    @property
+    def rate(self) -> float:
+        """The share of attempts that met a conflict, from 0 to 1."""
+        return self.in_vain / self.attempts if self.attempts else 0.0
+
+    def __repr__(self) -> str:
+        return f"<Conflicts {self.in_vain} of {self.attempts}>"
+
+    def advice(self) -> str:
+        """What to do about it."""
+        if self.rate <= CROWDED:
+            return "try again later"
+        return (
+            f"{self.rate:.0%} of all attempts here are in vain, so this is the wrong pattern for it: let one writer do "
+            "it after the other (a lock, or one writer for each key), or make it one statement "
+            "(SET balance = balance + 10)"
+        )
+
+
+class Retry:
+    """How often, how long and with which pauses an operation is tried again."""
+
+    def __init__(
+        self,
+        *,
+        attempts: int = MOST_ATTEMPTS,
+        within: float = WITHIN,
+        is_conflict: Callable[[BaseException], bool] = is_conflict,
+    ) -> None:
+        """Try at most `attempts` times and begin none later than `within` seconds after the first."""
+        if type(attempts) is not int or not 1 <= attempts <= 10_000:
+            raise Misuse(f"attempts is an int from 1 to 10000, not {quoted(attempts)}")
+        self._attempts, self._within, self._is_conflict = attempts, check_wait(within, what="within"), is_conflict
+
+    def pauses(self, conflicts: Conflicts) -> Iterator[Callable[[Exception], float]]:
+        """For each attempt a function that says how long to pause after an error of it, or raises."""
+        began, longest = time.monotonic(), FIRST_PAUSE
+        for number in range(1, self._attempts + 1):
+            conflicts.attempts += 1
+
+            def pause_after(error: Exception, number: int = number, longest: float = longest) -> float:
+                if not self._is_conflict(error):
+                    raise error
+                conflicts.in_vain += 1
+                pause = random.random() * longest  # full jitter: those who met must not meet again
+                seconds = time.monotonic() - began
+                if number == self._attempts or seconds + pause > self._within:
+                    raise TooManyConflicts(attempts=number, seconds=seconds, advice=conflicts.advice()) from error
+                return pause
+
+            yield pause_after
+            longest = min(longest * 2, LONGEST_PAUSE)
+
+
+@contextmanager
+def _not_nested() -> Iterator[None]:
+    """An inner retry would repeat a part of a transaction whose reads are old already."""
+    if _inside.get():
+        raise Misuse("a function with retry_on_conflict was called inside of another; let the outermost one retry")
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+@overload
+def retry_on_conflict(function: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def retry_on_conflict(
+    *, attempts: int = ..., within: float = ..., is_conflict: Callable[[BaseException], bool] = ...
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def retry_on_conflict(function: Any = None, /, **settings: Any) -> Any:
+    """Call a function again when it met a conflict, with full jitter, a bound and a time budget.
+
+    The function begins its transaction, reads, writes and commits: each attempt sees the state of that moment. Works
+    for async functions, too. How often attempts were in vain is in ``function.conflicts``.
+    """
+    if function is None:
+        Retry(**settings)  # refuses what is wrong now, not at the first call
+        return functools.partial(_retrying, Retry(**settings))
+    if not callable(function):
+        raise Misuse(f"retry_on_conflict takes a function, not {quoted(function)}")
+    return _retrying(Retry(), function)
+
+
+def _retrying(retry: Retry, function: Callable[..., Any]) -> Callable[..., Any]:
+    conflicts = Conflicts()
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _not_nested():
+            for pause_after in retry.pauses(conflicts):
+                try:
+                    return function(*args, **kwargs)
+                except Exception as error:  # noqa: BLE001 - raised again unless it is a conflict
+                    pause = pause_after(error)
+                time.sleep(pause)
+        raise AssertionError
+
+    @functools.wraps(function)
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        with _not_nested():
+            for pause_after in retry.pauses(conflicts):
+                try:
+                    return await function(*args, **kwargs)
+                except Exception as error:  # noqa: BLE001 - raised again unless it is a conflict
+                    pause = pause_after(error)
+                await asyncio.sleep(pause)
+        raise AssertionError
+
+    chosen: Any = call_async if inspect.iscoroutinefunction(function) else call
+    chosen.conflicts = conflicts
+    return chosen  # type: ignore[no-any-return]
+
+
+class Versioned(NamedTuple):
+    """A value and its version; version 0 is that of a value that is not there."""
+
+    value: Any
+    version: int
+
+
+class Versions:
+    """JSON values with versions in one table, for code without an ORM.
+
+    Give it a connection of sqlite3, psycopg, psycopg2 or PyMySQL, or one of SQLAlchemy or Django. Several values are
+    written together, in one transaction, on the condition that none of them has changed.
+    """
+
+    def __init__(self, connection: Any, *, table: str = "leasehold_version") -> None:
+        own = isinstance(connection, sqlite3.Connection)
+        self._handle: Any = _Sqlite(connection) if own else blocking_handle(connection)
+        self._table = check_table(table)
+        self._text = "MEDIUMTEXT" if self._handle.dialect == "mysql" else "TEXT"
+
+    def create(self) -> None:
+        """Make the table unless it is there; where you set up your own tables."""
+        # Compared byte by byte: in MySQL, two names that differ only in case would else be one.
+        name = "VARBINARY(255)" if self._handle.dialect == "mysql" else "VARCHAR(255)"
+        with self._handle.setting_up():
+            self._ask(
+                f"CREATE TABLE IF NOT EXISTS {self._table} "
+                f"(name {name} PRIMARY KEY, version BIGINT NOT NULL, value {self._text} NOT NULL)"
+            )
+
+    def read(self, name: str) -> Versioned:
+        """The value of a name; None with version 0 when there is none."""
+        with self._handle.transaction():
+            found = self._ask(f"SELECT value, version FROM {self._table} WHERE name = :name", name=check_name(name))
+        return Versioned(json.loads(found.rows[0][0]), found.rows[0][1]) if found.rows else Versioned(None, 0)
+
+    def write(self, name: str, value: object, version: int) -> int:
+        """Write a value that had this version when it was read; returns its new version."""
+        self.write_all({name: Versioned(value, version)})
+        return version + 1
+
+    def write_all(self, changes: Mapping[str, Versioned]) -> None:
+        """Write several values in one transaction, all or none; raises `VersionConflict` when one has changed."""
+        rows = [(check_name(name), *_checked(change)) for name, change in sorted(changes.items())]
+        with self._handle.transaction():
+            for name, text, version in rows:
+                if not self._written(name, text, version):
+                    raise VersionConflict(
+                        f"{quoted(name)} is not at version {version} any more: somebody else wrote it since it was "
+                        "read; read it again and decide anew"
+                    )
+
+    def _written(self, name: str, text: str, version: int) -> bool:
+        if version:
+            change = f"UPDATE {self._table} SET value = :value, version = version + 1 "
+            return (
+                self._ask(change + "WHERE name = :name AND version = :version", name=name, value=text, version=version)[
+                    0
+                ]
+                == 1
+            )
+        words = {"sqlite": "INSERT OR IGNORE", "mysql": "INSERT IGNORE"}.get(self._handle.dialect, "INSERT")
+        rest = " ON CONFLICT DO NOTHING" if self._handle.dialect == "postgresql" else ""
+        insert = f"{words} INTO {self._table} (name, version, value) VALUES (:name, 1, :value){rest}"
+        return self._ask(insert, name=name, value=text).touched == 1
+
+    def _ask(self, sql: str, **values: object) -> Answer:
+        answer: Answer = self._handle.ask(Ask(sql, values))
+        return answer
+
+
+def _checked(change: Versioned) -> tuple[str, int]:
+    value, version = change
+    if type(version) is not int or version < 0:
+        raise Misuse(f"a version is the int that was read with the value, not {quoted(version)}")
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False), version
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Misuse(f"the value is not JSON: {quoted(str(error))}") from None
+
+
+class _Sqlite:
+    """A connection of sqlite3, whatever its mode: a transaction of ours, or a part of the one that is open."""
+
+    dialect = "sqlite"
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def ask(self, ask: Ask) -> Answer:
+        cursor = self._connection.execute(ask.sql, dict(ask.values))
+        return Answer(cursor.rowcount, cursor.fetchall())
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        joins = self._connection.in_transaction
+        begin, end, undo = (
+            ("SAVEPOINT leasehold", "RELEASE leasehold", "ROLLBACK TO leasehold")
+            if joins
+            else ("BEGIN IMMEDIATE", "COMMIT", "ROLLBACK")
+        )
+        self._connection.execute(begin)
+        try:
+            yield
+            self._connection.execute(end)
+        except BaseException:
+            self._connection.execute(undo)
+            raise
+
+    setting_up = transaction
