@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from leasehold.core.engine import TellsLosses
 from leasehold.core.keeper import Keeper
 from leasehold.worlds import BlockingWorld
 
@@ -148,6 +149,8 @@ async def _loops(keeper: Keeper, family: EngineFamily) -> None:
 
     with importing:
         engine = family.asyncio()
+    if isinstance(engine, TellsLosses):
+        engine.when_lost(keeper.revoked)
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(keeper.watch_deadlines())

@@ -30,6 +30,7 @@ _BUILT_IN = {
     "etcds": "leasehold.engines.etcd",
     "postgresql": "leasehold.engines.postgres",
     "postgres": "leasehold.engines.postgres",
+    "postgresql+session": "leasehold.engines.postgres",
 }
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30}):", re.ASCII)
 _CLIENT_PACKAGES = {

@@ -106,6 +106,7 @@ class Caller:
 def calling(on: object, world: str, seconds: float = 5.0) -> Iterator[Caller]:
     """An engine in one of the worlds, with names that nobody else uses; closed at the end."""
     opened = open_engine(on, namespace=fresh_namespace(), client_label="test")
+    assert isinstance(opened, PostgresFamily)
     with contextlib.ExitStack() as stack:
         run: Run = run_blocking if world == "blocking" else stack.enter_context(asyncio.Runner()).run
         engine = opened.blocking() if world == "blocking" else opened.asyncio()

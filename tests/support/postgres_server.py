@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 import servers
+from leasehold.testing import EngineUnderTest
 
 SYSTEM_USER = "postgres"
 """Who runs the server when the tests run as root, which PostgreSQL refuses to be run by."""
@@ -184,7 +185,10 @@ class PostgresServer:
 
     def backends(self, application: str = "leasehold%") -> list[int]:
         """The process ids of the backends that serve connections of this kind."""
-        query = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE %s AND pid <> pg_backend_pid()"
+        query = (
+            "SELECT pid FROM pg_stat_activity WHERE application_name LIKE %s AND pid <> pg_backend_pid() "
+            "AND backend_type = 'client backend' AND datname = 'leasehold'"
+        )
         return [pid for [pid] in self.sql(query, application)]
 
     def terminate(self, pid: int) -> None:
@@ -236,3 +240,37 @@ def running_postgres(**settings: str) -> Iterator[PostgresServer]:
             yield server
         finally:
             server.kill()
+
+
+TABLES = "leasehold_meta, leasehold_lease, leasehold_seat, leasehold_waiter, leasehold_session"
+INTERRUPTIONS = 150
+
+
+@contextlib.contextmanager
+def under_contract(scheme: str) -> Iterator[EngineUnderTest]:
+    """A server for the contract suite; the one that the environment names, if it names one."""
+
+    def address(url: str) -> str:
+        return url.replace("postgresql", scheme, 1)
+
+    given = servers.given_url("postgresql")
+    if given:
+        yield EngineUnderTest(url=address(given), interruptions=INTERRUPTIONS)
+        return
+    with running_postgres() as server:
+
+        def wipe() -> None:
+            for pid in server.backends("%"):
+                server.terminate(pid)
+            server.sql(f"DROP TABLE {TABLES}")
+
+        yield EngineUnderTest(
+            url=address(server.url),
+            pause=server.pause,
+            resume=server.resume,
+            restart=server.restart,
+            wipe=wipe,
+            address=("127.0.0.1", server.port),
+            url_at=lambda host, port: address(server.url_at(host, port)),
+            interruptions=INTERRUPTIONS,
+        )

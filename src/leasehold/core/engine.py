@@ -6,9 +6,9 @@ late without harm: the algorithms in this package ask again whenever an answer i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from leasehold.core.worlds import World
 
@@ -115,6 +115,7 @@ class Capability(Enum):
     LOCK_DELAY = "a name can stay closed after a lease was lost"
     INSPECT = "holders and waiters can be listed"
     BREAK = "an operator can release by force"
+    OUTLIVES_CONNECTION = "a lease outlives its holder's connection, and needs none of its own"
     OVERTAKE = "waiters recover when the engine's clock is set back"
     TOKEN_SURVIVES_RESTART = "tokens keep increasing over a restart of the engine"
     TOKEN_SURVIVES_DATA_LOSS = "tokens keep increasing when the engine lost its data, while clocks agree"
@@ -212,6 +213,15 @@ class Engine(Protocol):
 
     def forked(self) -> None:
         """Called in a forked child: let go of inherited connections without a word to the server."""
+        ...
+
+
+@runtime_checkable
+class TellsLosses(Protocol):
+    """An engine that hears by itself when a lease ends early, such as one whose leases live in a connection."""
+
+    def when_lost(self, tell: Callable[[str], object]) -> None:
+        """Have `tell` called with the holder of each such lease, until the engine is closed."""
         ...
 
 

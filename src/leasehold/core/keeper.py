@@ -87,6 +87,13 @@ class Keeper:
         """Stop keeping a lease; False when the keeper had let go of it already."""
         return self._leases.pop(held.want.holder, None) is not None
 
+    def revoked(self, holder: str) -> None:
+        """The engine has heard that a lease is over: its holder is told at once."""
+        held = self._leases.get(holder)
+        if held is not None:
+            held.end(REFUSED)
+            self._deadline_alarm.ring()
+
     def abandon(self, want: Want, done: Callable[[], object] = lambda: None) -> None:
         """Give back whatever the engine holds for this attempt, in the background."""
         self._chores.append(Chore(want, self._world.now() + want.ttl, done))

@@ -14,12 +14,13 @@ from typing import Final
 from leasehold.core.engine import Purpose, Renewal, Want
 from leasehold.core.table import Place
 from leasehold.engines.postgres_facts import SETTINGS, lease_facts, warn_if_weak
+from leasehold.engines.postgres_session import PostgresSessionFamily
 from leasehold.engines.postgres_transaction import lock_in_transaction, lock_in_transaction_async
 from leasehold.engines.sql_lease import SqlLeaseEngine
 from leasehold.wires.postgres import PostgresWire, asyncio_wire, blocking_wire
 from leasehold.wires.postgres_line import Line
 from leasehold.wires.postgres_listen import key_of
-from leasehold.wires.postgres_tables import CLOCK, dialect_of, prefix_of, tables_sql
+from leasehold.wires.postgres_tables import CLOCK, LAZILY, dialect_of, prefix_of, tables_sql
 from leasehold.wires.postgres_target import Target, target_from_client, target_from_url, warn_of_transport
 from leasehold.wires.redis_target import Hidden
 from leasehold.wires.sql_table import LeaseTable, Request, Statement
@@ -32,9 +33,6 @@ __all__ = [
     "open_engine",
     "tables_sql",
 ]
-
-_LAZILY: Final = "(SELECT set_config('synchronous_commit', 'off', true)) AS lazily"
-"""In a FROM clause: the transaction does not wait for the disk."""
 
 # The clock is read anew at each place: what stands in VALUES is evaluated before the row is locked, and the rest after.
 _TAKE_FREE: Final = """
@@ -132,8 +130,8 @@ class PostgresFamily:
         self.leases = LeaseTable(dialect_of(target.schema, clock), namespace)
         words = {"prefix": prefix_of(target.schema), "now": clock}
         texts = {
-            "take_free": _TAKE_FREE.format(lazily="" if target.durable else f", {_LAZILY}", **words),
-            "release_alone": _RELEASE_ALONE.format(lazily=_LAZILY, **words),
+            "take_free": _TAKE_FREE.format(lazily="" if target.durable else f", {LAZILY}", **words),
+            "release_alone": _RELEASE_ALONE.format(lazily=LAZILY, **words),
             "renew_lease": _RENEW.format(table="lease", **words),
             "renew_seat": _RENEW.format(table="seat", **words),
             "wake": _WAKE,
@@ -163,7 +161,7 @@ class PostgresFamily:
             wire.forked()
 
 
-def open_engine(on: str | object, *, namespace: str, client_label: str) -> PostgresFamily:
+def open_engine(on: str | object, *, namespace: str, client_label: str) -> PostgresFamily | PostgresSessionFamily:
     """Open the engine behind a URL or a client object. Nothing is sent before the first operation."""
     if isinstance(on, str):
         on = Hidden(on)
@@ -171,4 +169,5 @@ def open_engine(on: str | object, *, namespace: str, client_label: str) -> Postg
     else:
         target = target_from_client(on)
     warn_of_transport(target, stacklevel=2)
-    return PostgresFamily(target, namespace, client_label)
+    family = PostgresSessionFamily if target.kind == "session" else PostgresFamily
+    return family(target, namespace, client_label)

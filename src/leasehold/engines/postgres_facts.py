@@ -50,12 +50,64 @@ _LEASE: Final = Guarantee(
     ),
 )
 
+_SESSION: Final = Guarantee(
+    not_guaranteed=(
+        "A holder whose connection ends (its backend is terminated, the server restarts or fails over) has lost its "
+        "lock at that moment, and believes in it until it notices: for a tenth of a second, or up to its TTL if the "
+        "network swallows the news. Another may hold the name by then, and only a fence at the resource stops the "
+        "writes of one that was overtaken."
+    ),
+    tokens=(
+        "The name's last token plus one, or the server's clock in microseconds where that is higher. While the data "
+        "survives, tokens increase whatever clocks do; the last token of a name that was not used for a day is kept in "
+        "a common floor. With durable=false a crash may undo the latest tokens: then only the clock keeps them "
+        "increasing."
+    ),
+    fit_for_correctness=True,
+    timekeeper=(
+        "The server ends a connection that was silent for a TTL, by a timer of its own (idle_session_timeout); the "
+        "holder's own monotonic clock ends its belief, earlier."
+    ),
+    ends="Release, the end of its connection or of its process, its TTL, or a release by force.",
+    loss_told=(
+        "Within a tenth of a second when its connection is closed; at the TTL, by the holder's own clock, when the "
+        "network swallows everything."
+    ),
+    takeover=(
+        "At once when the holder's process or connection ends; the TTL after its last heartbeat when its host vanished "
+        "or it stalls. Waiters are queued and woken by the server; every 30 s each of them queues anew."
+    ),
+    failover="Every lock ends with the server. Tokens go on as far as their table was replicated, or by the clock.",
+    proxies=(
+        "Poolers in transaction or statement mode: they are recognised and refused. In session mode they are fine; say "
+        "so with ?pooler=session."
+    ),
+    enforce_with=(
+        "fsync and synchronous_commit on, synchronous replicas if any, and a fence at the resource, which is needed "
+        "more here: locks end with connections."
+    ),
+)
+
 _CAPABILITIES: Final = frozenset(Capability) - {Capability.TOKEN_SURVIVES_FAILOVER}
+_SESSION_CAPABILITIES: Final = frozenset(
+    {
+        Capability.PUSH_WAIT,
+        Capability.INSPECT,
+        Capability.BREAK,
+        Capability.TOKEN_SURVIVES_RESTART,
+        Capability.TOKEN_SURVIVES_DATA_LOSS,
+    }
+)
 
 
 def lease_facts(address: str) -> Facts:
     """Describe leases in tables."""
     return Facts("postgresql", address, _CAPABILITIES, _LEASE, LEAST_TTL)
+
+
+def session_facts(address: str) -> Facts:
+    """Describe leases that live in a connection."""
+    return Facts("postgresql+session", address, _SESSION_CAPABILITIES, _SESSION, LEAST_TTL)
 
 
 SETTINGS: Final = """

@@ -15,6 +15,7 @@ _CAPABILITIES: Final = frozenset(
         Capability.PUSH_WAIT,
         Capability.INSPECT,
         Capability.BREAK,
+        Capability.OUTLIVES_CONNECTION,
         Capability.TOKEN_SURVIVES_RESTART,
         Capability.TOKEN_SURVIVES_DATA_LOSS,
         Capability.TOKEN_SURVIVES_FAILOVER,

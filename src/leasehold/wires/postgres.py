@@ -27,21 +27,21 @@ class PostgresWire:
     def __init__(self, target: Target, label: str, sockets: Sockets, listener: type[Listener]) -> None:
         self.world: World = sockets.world
         self._target, self._label, self._sockets = target, label, sockets
-        self._tables = Tables(target.schema, target.address)
+        self._tables = Tables(target)
         self._pool = Pool(sockets, self._connect, target.address)
         self._listener = listener(sockets, self._open_ear)
         self.lend, self.give_back = self._pool.lend, self._pool.give_back
 
     async def _connect(self, until: float) -> Line:
         line = await dial(self._target, self._target.endpoints, self._sockets, self._label, until)
-        await self._tables.enter(line, until, trusts_pooler=self._target.trusts_pooler)
+        await self._tables.enter(line, until)
         return line
 
     async def _open_ear(self, until: float) -> Ear:
         """A connection that listens, unless a pooler would listen in its place, to nobody's use."""
         endpoints = self._target.listen or self._target.endpoints
         line = await dial(self._target, endpoints, self._sockets, self._label, until)
-        if not await self._tables.enter(line, until, trusts_pooler=self._target.trusts_pooler):
+        if not await self._tables.enter(line, until):
             line.close()
             _warn_of_pooler(self._target.address)
             return Ear(None)

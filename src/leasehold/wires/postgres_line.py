@@ -63,6 +63,11 @@ class Line:
         """The process that serves this connection, as told at its beginning; a pooler tells another number."""
         return self._pgconn.backend_pid
 
+    @property
+    def server_version(self) -> int:
+        """150004 for PostgreSQL 15.4."""
+        return self._pgconn.server_version
+
     async def ask(self, request: Request, until: float, *, commits: bool = True) -> list[Row]:
         """Send one statement, a transaction of its own, and return its rows."""
         try:
@@ -120,6 +125,29 @@ class Line:
             self.close()
             raise
         return [self._rows(result) for result, is_asked in zip(results, expected, strict=True) if is_asked]
+
+    def post(self, request: Request) -> None:
+        """Send a statement whose answer is fetched later; raises `ConnectionError` when the connection broke."""
+        try:
+            self._send(request, None)
+            self._pgconn.flush()
+        except psycopg.Error:
+            self.close()
+            raise ConnectionError from None
+
+    async def answer(self, until: float) -> list[Row] | None:
+        """The answer to what was posted; None when it has not come by `until`, and then it may still come."""
+        try:
+            result = await self._result(until)
+        except TimeoutError:
+            return None
+        except _FAILURES:
+            self.close()
+            raise ConnectionError from None
+        except BaseException:
+            self.close()
+            raise
+        return self._rows(result)
 
     def _send(self, request: Request, name: bytes | None) -> None:
         values = [_packed(value) for value in request.values]

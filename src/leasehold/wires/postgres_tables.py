@@ -7,10 +7,13 @@ from typing import Final
 from leasehold.errors import EngineError
 from leasehold.wires.postgres_errors import NO_PRIVILEGE, NO_TABLE, SqlError, error_from, nonsense
 from leasehold.wires.postgres_line import Line
+from leasehold.wires.postgres_target import Target
 from leasehold.wires.sql_table import SCHEMA_VERSION, Dialect, Request, Statement
 
 CLOCK: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 """Microseconds since 1970. Not now(), which stands still within a transaction."""
+LAZILY: Final = "(SELECT set_config('synchronous_commit', 'off', true)) AS lazily"
+"""In a FROM clause: the transaction does not wait for the disk."""
 MAKING_KEY: Final = 0x6C656173_65686F6C
 """The advisory lock under which tables are made, so that two processes do not do so at the same time."""
 LOCK_TIMEOUT_MS: Final = 3000
@@ -119,19 +122,19 @@ _SCHEMA: Final = Statement("SELECT 1 FROM pg_namespace WHERE nspname = $1::text"
 class Tables:
     """The tables of one schema, as connections find them."""
 
-    def __init__(self, schema: str, address: str) -> None:
-        self._schema, self._address = schema, address
+    def __init__(self, target: Target) -> None:
+        self._schema, self._address, self._trusts_pooler = target.schema, target.address, target.trusts_pooler
         words = {"lock_timeout": LOCK_TIMEOUT_MS, "check_client": CHECK_CLIENT_MS}
-        self._enter = Statement(_ENTER.format(prefix=prefix_of(schema), **words), "")
+        self._enter = Statement(_ENTER.format(prefix=prefix_of(target.schema), **words), "")
 
-    async def enter(self, line: Line, until: float, *, trusts_pooler: bool) -> bool:
+    async def enter(self, line: Line, until: float) -> bool:
         """Prepare a new connection, and make the tables if there are none.
 
         Returns whether the connection has a session of its own. Behind a pooler it may not have one, and then nothing
         may be set or prepared that outlasts a transaction.
         """
         line.prepares = False
-        request = Request(self._enter, ("true" if trusts_pooler else "false", line.claimed_pid))
+        request = Request(self._enter, ("true" if self._trusts_pooler else "false", line.claimed_pid))
         try:
             version, own_session = await self._look(line, request, until)
             if version is None:

@@ -74,7 +74,8 @@ async def test_a_killed_holder_is_followed_within_its_ttl(stage: Stage) -> None:
         lease = await (waiting if name == awaited else locks.lock(name, ttl=stage.ttl, wait=20).acquire())
         took = boot_clock() - killed_at
         assert took <= stage.ttl + delays[name] + 0.5 + stage.slack
-        assert boot_clock() >= granted[name]["valid_until"] + delays[name]
+        if Capability.OUTLIVES_CONNECTION in stage.facts.capabilities:
+            assert boot_clock() >= granted[name]["valid_until"] + delays[name]
         assert lease.token > granted[name]["token"]
         await lease.release()
 

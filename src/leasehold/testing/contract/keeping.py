@@ -81,7 +81,7 @@ async def test_a_released_lease_is_never_told_as_lost(stage: Stage) -> None:
     assert lease.released
 
 
-@scenario()
+@scenario(Capability.OUTLIVES_CONNECTION)
 async def test_many_leases_share_one_keeper_and_are_renewed_in_batches(stage: Stage) -> None:
     proxy = stage.proxy() if stage.engine.address else None
     locks, ttl = stage.client(through=proxy), max(stage.ttl, 1.0)

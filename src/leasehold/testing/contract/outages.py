@@ -125,7 +125,7 @@ async def test_no_lost_request_is_noticed(stage: Stage) -> None:
             return
 
 
-@scenario("proxy", Capability.INSPECT)
+@scenario("proxy", Capability.INSPECT, Capability.OUTLIVES_CONNECTION)
 async def test_a_grant_whose_reply_vanished_is_found_again_with_a_fresh_ttl(stage: Stage) -> None:
     """No reset this time: the connection just stays silent until the request's own deadline."""
     proxy, name, observer = stage.proxy(), stage.name(), stage.client()

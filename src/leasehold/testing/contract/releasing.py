@@ -26,7 +26,7 @@ async def test_releasing_a_lost_lease_says_so_and_leaves_its_successor_alone(sta
     await successor.release()
 
 
-@scenario(Capability.BREAK)
+@scenario(Capability.BREAK, Capability.OUTLIVES_CONNECTION)
 async def test_the_engine_compares_the_holder_before_it_deletes(stage: Stage) -> None:
     """The first holder still believes, and only the engine knows that the name belongs to another one by now."""
     name, operator = stage.name(), stage.client()

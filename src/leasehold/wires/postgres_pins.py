@@ -1,0 +1,156 @@
+"""Connections that a lease lives and dies with, outside of every pool. All engines of a family know all of them.
+
+A connection that may still hold a lock is never used for another lease: only an unlock that was confirmed makes it free
+again, and whatever else happens to it closes it, which is the one sure way to give a lock back.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from leasehold.wires.postgres_line import Line
+from leasehold.wires.sockets import Sockets
+from leasehold.wires.sql_table import Request, Row
+
+MOST_IDLE: Final = 4
+"""Connections that are kept for the next lease, so that taking one is one round trip."""
+
+
+class Pin:
+    """A connection that holds a lock for one holder, or waits for it."""
+
+    __slots__ = ("_mutex", "holder", "key", "line", "pid", "posted_at", "token", "ttl")
+
+    def __init__(self, holder: str, key: int, line: Line) -> None:
+        self.holder, self.key, self.line = holder, key, line
+        self.token = self.pid = 0
+        """The token, once the lock is held; and the server's process that holds it."""
+        self.ttl = 0.0
+        self.posted_at: float | None = None
+        """When a heartbeat was sent that is not answered yet."""
+        self._mutex = threading.Lock()
+
+    async def claim(self, sockets: Sockets, until: float) -> bool:
+        """Have it to oneself, for the keeper and the holder may both want it; False when that takes too long."""
+        pause = 0.000_2
+        while not self._mutex.acquire(blocking=False):
+            if sockets.world.now() >= until:
+                return False
+            await sockets.world.sleep(pause)
+            pause = min(pause * 2, 0.01)
+        self.line.sockets = sockets
+        return True
+
+    def free(self) -> None:
+        """Let others use the connection."""
+        self._mutex.release()
+
+    def is_broken(self) -> bool:
+        """Whether the server has hung up, as far as can be seen without asking it."""
+        if not self._mutex.acquire(blocking=False):
+            return False  # it is in use, and its user will find out
+        try:
+            return self.posted_at is None and not self.line.is_usable()
+        finally:
+            self._mutex.release()
+
+
+class Pins:
+    """All pinned connections of a family, by their holders."""
+
+    def __init__(self, connect: Callable[[Sockets, float], Awaitable[Line]]) -> None:
+        self._connect = connect
+        self._pins: dict[str, Pin] = {}
+        self._idle: list[Line] = []
+        self._open: weakref.WeakSet[Line] = weakref.WeakSet()
+
+    def get(self, holder: str) -> Pin | None:
+        """The connection of a holder."""
+        return self._pins.get(holder)
+
+    async def pin(self, holder: str, key: int, sockets: Sockets, until: float) -> Pin:
+        """A connection that holds nothing, for a holder. It is known from here on, whatever interrupts its user."""
+        line = await self._line(sockets, until)
+        pin = self._pins[holder] = Pin(holder, key, line)
+        return pin
+
+    async def _line(self, sockets: Sockets, until: float) -> Line:
+        while self._idle:
+            try:
+                line = self._idle.pop()
+            except IndexError:  # another thread was quicker
+                break
+            if line.is_usable():
+                line.sockets = sockets
+                return line
+            line.close()
+        line = await self._connect(sockets, until)
+        self._open.add(line)
+        return line
+
+    async def ask(self, request: Request, sockets: Sockets, until: float) -> list[Row]:
+        """Send one statement on a connection that nobody holds anything by."""
+        line = await self._line(sockets, until)
+        try:
+            rows = await line.ask(request, until)
+        except BaseException:
+            line.close()
+            raise
+        self._keep(line)
+        return rows
+
+    async def ask_all(self, requests: Sequence[Request], sockets: Sockets, until: float) -> None:
+        """Send statements together on a connection that nobody holds anything by."""
+        line = await self._line(sockets, until)
+        try:
+            await line.ask_all(requests, until, commits=True)
+        except BaseException:
+            line.close()
+            raise
+        self._keep(line)
+
+    def _keep(self, line: Line) -> None:
+        if len(self._idle) < MOST_IDLE:
+            self._idle.append(line)
+        else:
+            line.close()
+
+    def unpin(self, pin: Pin, *, clean: bool) -> None:
+        """The holder does not need it any more; unless it is `clean`, and surely holds nothing, it is closed."""
+        self._pins.pop(pin.holder, None)
+        if clean:
+            self._keep(pin.line)
+        else:
+            pin.line.close()
+
+    @contextmanager
+    def closed_on_error(self, pin: Pin) -> Iterator[None]:
+        """After any failure nobody knows what the connection holds."""
+        try:
+            yield
+        except BaseException:
+            self.unpin(pin, clean=False)
+            raise
+
+    def broken(self) -> list[Pin]:
+        """Those that hold a lock and whose server has hung up."""
+        return [pin for pin in list(self._pins.values()) if pin.token and pin.is_broken()]
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._pins)
+
+    def close_idle(self) -> None:
+        """Close what is kept for later."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def forked(self) -> None:
+        """In a forked child: let go of every inherited connection without a word to the server."""
+        for line in list(self._open):
+            line.let_go()
+        self._pins, self._idle, self._open = {}, [], weakref.WeakSet()

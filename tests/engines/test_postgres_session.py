@@ -1,0 +1,182 @@
+"""Locks that live and die with a connection: who ends them, who is told, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from tests.engines.postgres_help import assert_hidden, eventually, fresh_namespace, soon, want
+from tests.support.pgbouncer import running_pgbouncer
+from tests.support.postgres_server import PostgresServer
+
+from leasehold import Capability, EngineError, Leasehold, LeaseLost, NotSupported
+from leasehold.core.engine import Busy, Grant
+from leasehold.core.worlds import run_blocking
+from leasehold.engines.postgres_session import PostgresSessionFamily, key_of
+from leasehold.wires.postgres_target import target_from_url
+
+HOLDING = """
+import sys
+from leasehold import Leasehold
+lease = Leasehold(sys.argv[1], namespace=sys.argv[2]).lock("n", ttl=60).acquire()
+print(lease.token, flush=True)
+sys.stdin.read()
+"""
+
+
+def session(url: str) -> str:
+    return url.replace("postgresql", "postgresql+session", 1)
+
+
+@pytest.fixture
+def url(postgres_server: PostgresServer) -> str:
+    return session(postgres_server.url)
+
+
+def holders(server: PostgresServer, namespace: str) -> list[int]:
+    """The processes of the server that hold the lock on `n`."""
+    key = key_of(namespace, "n")
+    query = (
+        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 "
+        "AND ((classid::bigint << 32) | objid::bigint) = %s"
+    )
+    return [pid for [pid] in server.sql(query, key)]
+
+
+def test_the_lock_is_the_servers_own(url: str, postgres_server: PostgresServer) -> None:
+    """Anybody who looks into pg_locks sees it, and whoever asks for the same key by hand is excluded."""
+    namespace = fresh_namespace()
+    with Leasehold(url, namespace=namespace) as locks:
+        with locks.lock("n"):
+            assert len(holders(postgres_server, namespace)) == 1
+            assert postgres_server.sql("SELECT pg_try_advisory_lock(%s)", key_of(namespace, "n")) == [(False,)]
+        assert holders(postgres_server, namespace) == []
+
+
+def test_a_holder_whose_session_is_ended_is_told_at_once(url: str, postgres_server: PostgresServer) -> None:
+    namespace = fresh_namespace()
+    with Leasehold(url, namespace=namespace) as locks, Leasehold(url, namespace=namespace) as others:
+        lease = locks.lock("n", ttl=60).acquire()
+        [pid] = holders(postgres_server, namespace)
+        postgres_server.terminate(pid)
+        assert lease.wait_lost(10.0), "long before its TTL"
+        with pytest.raises(LeaseLost):
+            lease.release()
+        assert others.lock("n", wait=5).acquire().token > lease.token
+
+
+def test_the_lock_of_a_killed_process_is_free_at_once(url: str, postgres_server: PostgresServer) -> None:
+    namespace = fresh_namespace()
+    command = [sys.executable, "-c", HOLDING, url, namespace]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        token = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(10)
+    with Leasehold(url, namespace=namespace) as locks, locks.lock("n", wait=10) as lease:
+        assert lease.token > token
+
+
+def test_the_server_ends_a_session_that_is_silent_for_a_ttl(url: str, postgres_server: PostgresServer) -> None:
+    """Nothing else would free the lock of a host that vanished."""
+    namespace = fresh_namespace()
+    command = [sys.executable, "-c", HOLDING.replace("ttl=60", "ttl=1.5"), url, namespace]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        token = int(process.stdout.readline())
+        time.sleep(2.5)
+        assert len(holders(postgres_server, namespace)) == 1, "it is renewed"
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            with Leasehold(url, namespace=namespace) as locks, locks.lock("n", wait=20) as lease:
+                assert lease.token > token
+        finally:
+            process.kill()
+
+
+def test_the_server_hands_it_to_who_waits(url: str, postgres_server: PostgresServer) -> None:
+    namespace = fresh_namespace()
+    with Leasehold(url, namespace=namespace, label="waiting") as locks:
+        got: list[int] = []
+
+        def take() -> None:
+            with locks.lock("n", wait=20) as lease:
+                got.append(lease.token)
+
+        with locks.lock("n") as lease:
+            waiter = threading.Thread(target=take)
+            waiter.start()
+            eventually(lambda: bool((status := locks.status("n")) and status.waiters))
+            status = locks.status("n")
+            assert status is not None
+            assert status.waiters[0].about.startswith("waiting@")
+        waiter.join(20)
+        assert got[0] > lease.token
+
+
+def test_two_names_of_one_key_are_refused_and_not_confused(postgres_server: PostgresServer) -> None:
+    target = target_from_url(session(postgres_server.url))
+    family = PostgresSessionFamily(target, fresh_namespace(), "test", key_of=lambda _, name: -(len(name) + 10**12))
+    engine = family.blocking()
+    assert isinstance(run_blocking(engine.take(want("one", "a" * 32), until=soon(engine))), Grant)
+    for held in (True, False):
+        with pytest.raises(EngineError, match=r"'two' and 'one' .* have the same key .* rename one of them"):
+            run_blocking(engine.take(want("two", "b" * 32), until=soon(engine)))
+        if held:
+            assert run_blocking(engine.release("one", "a" * 32, until=soon(engine)))
+    assert isinstance(run_blocking(engine.take(want("one", "c" * 32), until=soon(engine))), Grant)
+    assert isinstance(run_blocking(engine.take(want("one", "d" * 32), until=soon(engine))), Busy)
+    run_blocking(engine.release("one", "c" * 32, until=soon(engine)))
+    run_blocking(engine.close())
+
+
+def test_keys_are_those_of_a_strong_hash() -> None:
+    """The same on every machine and in every process, and names do not run into namespaces."""
+    assert key_of("", "nightly-export") == key_of("", "nightly-export")
+    assert len({key_of("a", "b:c"), key_of("a:b", "c"), key_of("", "a:b:c"), key_of("1:a", "b")}) == 4
+    assert all(-(2**63) <= key_of("", str(number)) < 2**63 for number in range(1000))
+    assert min(key_of("", str(number)) for number in range(1000)) < 0
+
+
+def test_a_pooler_in_transaction_mode_is_refused(postgres_server: PostgresServer) -> None:
+    """Through it, nobody would be excluded."""
+    with running_pgbouncer(postgres_server, "transaction") as pooled:
+        family = PostgresSessionFamily(target_from_url(session(pooled)), "", "test")
+        engine = family.blocking()
+        with pytest.raises(EngineError, match=r"a pooler stands before .*nobody .* excluded.*pooler=session") as told:
+            run_blocking(engine.take(want("n", "h"), until=soon(engine)))
+        assert_hidden(told.value)
+
+
+def test_a_pooler_in_session_mode_is_taken_at_its_word(postgres_server: PostgresServer) -> None:
+    namespace = fresh_namespace()
+    with (
+        running_pgbouncer(postgres_server, "session") as pooled,
+        Leasehold(f"{session(pooled)}?pooler=session", namespace=namespace) as locks,
+        Leasehold(session(postgres_server.url), namespace=namespace) as others,
+    ):
+        with locks.lock("n", ttl=2):
+            time.sleep(2.5)
+            assert others.lock("n", wait=0).try_acquire() is None
+        others.lock("n", wait=5).acquire().release()
+
+
+def test_what_sessions_cannot_do_is_refused(url: str) -> None:
+    with Leasehold(url) as locks:
+        assert Capability.OUTLIVES_CONNECTION not in locks.facts.capabilities
+        with pytest.raises(NotSupported):
+            locks.shared("n").acquire()
+
+
+def test_nothing_is_left_behind(url: str, postgres_server: PostgresServer) -> None:
+    with Leasehold(url, namespace=fresh_namespace(), label="leftover") as locks:
+        for _ in range(3):
+            with locks.lock("n"):
+                assert locks.lock("n", wait=0.2).try_acquire() is None
+        assert postgres_server.backends("leasehold:leftover%")
+    eventually(lambda: not postgres_server.backends("leasehold:leftover%"))
