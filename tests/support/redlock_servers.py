@@ -17,12 +17,12 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 class QuorumOfServers:
     """Several servers, and what may happen to all of them, or to one."""
 
-    def __init__(self, servers: list[RedisServer]) -> None:
-        self.servers = servers
+    def __init__(self, servers: list[RedisServer], query: str = "") -> None:
+        self.servers, self._query = servers, query
 
     @property
     def url(self) -> str:
-        return f"redlock://{','.join(f'127.0.0.1:{server.port}' for server in self.servers)}"
+        return f"redlock://{','.join(f'127.0.0.1:{server.port}' for server in self.servers)}{self._query}"
 
     def pause(self) -> None:
         for server in self.servers:
@@ -39,7 +39,7 @@ class QuorumOfServers:
 
 @contextlib.contextmanager
 def running_quorum(
-    count: int, *settings: str, engine: str = "redis", durable: bool = True, initialised: bool = True
+    count: int, *settings: str, engine: str = "redis", durable: bool = True, initialised: bool = True, query: str = ""
 ) -> Iterator[QuorumOfServers]:
     """Run so many servers for as long as the block."""
     memory = Path("/dev/shm")
@@ -49,7 +49,7 @@ def running_quorum(
             folder = stack.enter_context(tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None))
             log = DURABLE if durable else ()
             servers.append(stack.enter_context(running(RedisServer(engine, Path(folder), *log, *settings))))
-        quorum = QuorumOfServers(servers)
+        quorum = QuorumOfServers(servers, query)
         if initialised:
             initialise(quorum.url)
         yield quorum

@@ -161,7 +161,7 @@ def judge_grants(outcomes: Sequence[Outcome], *, final: bool) -> Verdict | None:
     if answered >= needed:
         by_one = Counter(one.token for one in occupied).most_common(1)
         return Beaten(split=not by_one or by_one[0][1] < needed)
-    return None if not final and answered + pending >= needed else Unreachable()
+    return None if not final and pending else Unreachable()  # what the others say belongs to the failure
 
 
 def judge_second_phase(servers: int, behind: Behind, counted: int, outcomes: Sequence[Outcome]) -> bool | None:

@@ -102,7 +102,7 @@ class Scattered:
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._pending: dict[int, asyncio.Future[Any]] = {}
-        self._answered, self._needed = 0, majority_of(len(members))
+        self._answered, self._failed, self._needed = 0, 0, majority_of(len(members))
         self._timers: list[asyncio.TimerHandle] = []
 
     async def run(self, to: Sequence[int], until: float) -> list[Any]:
@@ -130,6 +130,7 @@ class Scattered:
             return
         if isinstance(error, EngineError):
             self.outcomes[server] = error
+            self._failed += 1
         elif error is not None:
             self._done.set_exception(error)
             return
@@ -142,7 +143,7 @@ class Scattered:
         self._pending.pop(server, None)
         if not self._pending or self._enough(self.outcomes):
             self._finish()
-        elif self._answered == self._needed:
+        elif self._answered == self._needed or len(self._members) - self._failed < self._needed:
             self._timers.append(self._loop.call_later(GRACE, self._finish))
 
     def _finish(self) -> None:

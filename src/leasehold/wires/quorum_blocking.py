@@ -65,7 +65,7 @@ class Bundle:
             pending = [member for member in asked if outcomes[member.server] is None]
             if not pending:
                 break
-            if limit == until and self._has_a_majority_in(outcomes):
+            if limit == until and self._is_about_to_end(outcomes):
                 limit = min(until, self._world.now() + GRACE)
             if not self._let_pass(limit, pending) and self._world.now() >= limit:
                 break
@@ -74,8 +74,11 @@ class Bundle:
         self._conclude(asked, outcomes)
         return outcomes
 
-    def _has_a_majority_in(self, outcomes: list[Any]) -> bool:
-        return sum(one is not None and not isinstance(one, EngineError) for one in outcomes) >= self._needed
+    def _is_about_to_end(self, outcomes: list[Any]) -> bool:
+        """Whether a majority has answered, or none can any more."""
+        failed = sum(isinstance(one, EngineError) for one in outcomes)
+        answered = len(outcomes) - outcomes.count(None) - failed
+        return answered >= self._needed or failed > len(outcomes) - self._needed
 
     def _look_after(self, now: float) -> None:
         """Bring connections on their way, and find those that broke while nobody looked."""
