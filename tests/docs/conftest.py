@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.consul_server import running_consul
 from tests.support.postgres_server import running_postgres
 
 import servers
@@ -38,6 +39,13 @@ def docs_postgresql_url() -> Iterator[str]:
     """A real PostgreSQL."""
     with running_postgres() as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def docs_consul_url() -> Iterator[str]:
+    """A real Consul."""
+    with running_consul() as server:
+        yield f"consul://127.0.0.1:{server.port}"
 
 
 def _wait_for(port: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.engines.consul_help import WORLDS, Driven, World, eventually, family_at, fresh_name, want
@@ -12,6 +13,7 @@ from tests.support.consul_server import LEAST_TTL, ConsulNode, running_consul
 
 from leasehold import Leasehold, LeaseLost
 from leasehold.core.engine import Busy, Grant, Renewal, Want
+from leasehold.engines.consul import Ownership, ownership
 from leasehold.engines.consul_taking import LONGEST_DELAY
 from leasehold.errors import EngineError, Misuse, OutcomeUnknown
 from leasehold.testing.proxy import Proxy
@@ -214,6 +216,32 @@ def test_a_release_by_force_ends_every_lease_and_every_place(opened: Open, serve
     granted = engine.take(writer, patience=20.0)
     assert granted.token > token
     engine.release(name, writer.holder)
+
+
+def test_ownership_is_a_condition_that_only_the_holder_meets(server: ConsulNode, tmp_path: Path) -> None:
+    """Also when the same client takes the name again, with the same key on the same session."""
+
+    def write(owned: Ownership) -> None:
+        condition = {"KV": {"Verb": "check-index", "Key": owned.key, "Index": owned.modify_index}}
+        server.ask("PUT", "txn", [condition, {"KV": {"Verb": "set", "Key": "theirs", "Value": ""}}])
+
+    with Leasehold(server.url) as locks, Leasehold(tmp_path / "leases.db") as elsewhere:
+        lock = locks.lock(fresh_name(), ttl=5, wait=5)
+        with lock as first:
+            write(owned := ownership(first))
+            first.extend(5)
+            write(owned)
+            first.extend(9)
+            with pytest.raises(OSError, match="409"):
+                write(owned)
+            write(owned := ownership(first))
+        with lock as second:
+            assert ownership(second).key == owned.key, "else this proves nothing"
+            with pytest.raises(OSError, match="409"):
+                write(owned)
+            write(ownership(second))
+        with elsewhere.lock("a") as stranger, pytest.raises(Misuse, match="for leases on Consul"):
+            ownership(stranger)
 
 
 def test_renewals_of_one_session_are_one_request_and_reading_the_keys(opened: Open, server: ConsulNode) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leasehold.core.engine import Busy, Grant, NameStatus, Purpose, Renewal, Suspect, Want
 from leasehold.core.worlds import World
@@ -20,7 +20,7 @@ from leasehold.engines.consul_sessions import Place, Session, Sessions
 from leasehold.engines.consul_taking import Taking
 from leasehold.engines.consul_watch import Watches
 from leasehold.engines.etcd_queue import NameKeys
-from leasehold.errors import EngineError, EngineUnavailable
+from leasehold.errors import EngineError, EngineUnavailable, Misuse, quoted
 from leasehold.wires.consul import (
     MOST_OPERATIONS,
     ConsulWire,
@@ -36,6 +36,9 @@ from leasehold.wires.consul import (
 )
 from leasehold.wires.consul_address import Address, address_from_url, warn_of_transport
 from leasehold.wires.consul_errors import SessionGone
+
+if TYPE_CHECKING:
+    from leasehold.lease import LeaseView
 
 KEPT: Final = 1 / 3
 """A session that waiters hang on is renewed whenever it has spent this share of its TTL."""
@@ -261,6 +264,30 @@ class ConsulFamily:
     def asyncio(self) -> ConsulEngine:
         """An engine for the running event loop. Tasks may share it."""
         return ConsulEngine(self, asyncio_wire(self._address))
+
+
+class Ownership(NamedTuple):
+    """That a lease is held, as a condition for a transaction of one's own: the key was last changed at this index."""
+
+    key: str
+    modify_index: int
+
+
+def ownership(lease: LeaseView) -> Ownership:
+    """The condition under which a lease on Consul is held.
+
+    Data that lives in the same Consul needs no fence and no clock: let ``check-index`` compare this key with this index
+    in the transaction that writes, and a holder that was overtaken writes nothing. See the page of the engine. To
+    `extend` a lease beyond its first TTL changes the key, so ask again after that.
+    """
+    engine = lease._engine
+    if not isinstance(engine, ConsulEngine):
+        raise Misuse(f"ownership() is for leases on Consul, and this one is on {quoted(engine.facts.engine)}")
+    lease.check()
+    place = engine._sessions.known(lease._held.want.holder)
+    if place is None:
+        raise lease._held.loss()
+    return Ownership(place.key.decode(), place.modified)
 
 
 def open_engine(on: str, *, namespace: str, client_label: str) -> ConsulFamily:

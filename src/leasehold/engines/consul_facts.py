@@ -11,9 +11,9 @@ _CAPABILITIES: Final = frozenset(Capability) - {Capability.OVERTAKE, Capability.
 
 _GUARANTEE: Final = Guarantee(
     not_guaranteed=(
-        "A holder that stalls past its TTL still runs, as with every lease: only a fence, or a transaction that checks "
-        "its session, stops its writes. All leases of a client that have the same TTL share one session, and are lost "
-        "together if it ends. A session belongs to the agent that it was made through: if that agent leaves the "
+        "A holder that stalls past its TTL still runs, as with every lease: only a fence, or a transaction that "
+        "checks ownership, stops its writes. All leases of a client that have the same TTL share one session, and are "
+        "lost together if it ends. A session belongs to the agent that it was made through: if that agent leaves the "
         "cluster, or is forced out of it, its sessions end at once, while their holders still believe. A waiter whose "
         "process died or hangs keeps its place until its session ends, after twice the shortest TTL. A lock-delay is "
         "at most 60 s, and is forgotten when all servers restart."
@@ -44,7 +44,7 @@ _GUARANTEE: Final = Guarantee(
         "An HTTP proxy must pass the query index of blocking requests, wait as long as they do, and share no answers "
         "between clients. Web proxies of the environment are ignored. Agents allow 200 connections from one address."
     ),
-    enforce_with="check-session on the lease's key in one's own transaction, or a fence at another resource.",
+    enforce_with="leasehold.engines.consul.ownership(lease) in one's own transaction, or a fence at another resource.",
 )
 
 

@@ -83,6 +83,7 @@ class Place:
         "home",
         "incumbent",
         "key",
+        "modified",
         "patient_until",
         "session",
         "token",
@@ -106,6 +107,8 @@ class Place:
             self.key = keys.slot(want.mode, f"{session.tag}.{self._slot}")
         self.token: int | None = None
         """The index that the key was created at, once that is known."""
+        self.modified = 0
+        """The index at which the key was last changed, as far as is known: by this client, if nobody meddles."""
         self.blockade: Blockade | None = None
         """What it waits for; None when it holds the name, or when nothing is known yet."""
         self.incumbent: Entry | None = None

@@ -54,7 +54,7 @@ class Attempt:
         if own is None or not own.lease or (place.token is not None and own.created != place.token):
             place.token = place.blockade = None
             return None
-        place.token, place.as_of = own.created, as_of
+        place.token, place.modified, place.as_of = own.created, own.modified, as_of
         before = sorted((one for one in found if one.created < own.created), key=lambda one: one.created)
         place.incumbent = before[0] if before else None
         place.blockade = layout.blockade(self.want.mode, self.want.limit, [one for one in before if one.lease])
@@ -174,10 +174,12 @@ class Taking:
         outcome = await self._requests.change(place, operations, attempt.until)
         if isinstance(outcome, Refused):
             # It is gone, or an earlier request to hang it there was carried out without our knowing.
-            found, _ = await self._wire.entries(place.key, attempt.until)
-            if not any((one.key, one.created, one.lease) == (place.key, place.token, target) for one in found):
-                place.token = place.blockade = None
-                return False
+            outcome, _ = await self._wire.entries(place.key, attempt.until)
+        there = [one for one in outcome if (one.key, one.created, one.lease) == (place.key, place.token, target)]
+        if not there:
+            place.token = place.blockade = None
+            return False
+        place.modified = there[0].modified
         self._sessions.move(place, session)
         return True
 
