@@ -1,0 +1,1 @@
+"""Advice: which pattern, on which engine, and why; the same tree for the command and for the documentation."""
