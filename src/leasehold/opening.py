@@ -28,6 +28,8 @@ _BUILT_IN = {
     "consuls": "leasehold.engines.consul",
     "etcd": "leasehold.engines.etcd",
     "etcds": "leasehold.engines.etcd",
+    "zookeeper": "leasehold.engines.zookeeper",
+    "zookeepers": "leasehold.engines.zookeeper",
     "postgresql": "leasehold.engines.postgres",
     "postgres": "leasehold.engines.postgres",
     "postgresql+session": "leasehold.engines.postgres",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from leasehold.core.worlds import World
 from leasehold.wires.lookup import Places, look_up_asyncio
@@ -10,7 +11,7 @@ from leasehold.worlds import AsyncWorld
 
 
 class AsyncBell:
-    """A bell for the tasks of one event loop."""
+    """A bell for the tasks of one event loop. Any thread may ring it."""
 
     __slots__ = ("_hearing", "_rung", "_world")
 
@@ -20,18 +21,26 @@ class AsyncBell:
 
     async def wait(self, until: float) -> bool:
         """Suspend the task."""
+        # First be there to be woken, and then look: another thread may ring in between.
+        hearing = self._hearing = asyncio.get_running_loop().create_future()
         if not self._rung:
-            self._hearing = asyncio.get_running_loop().create_future()
-            await _settled(self._hearing, until - self._world.now())
-            self._hearing = None
+            await _settled(hearing, until - self._world.now())
+        self._hearing = None
         rung, self._rung = self._rung, False
         return rung
 
     def ring(self) -> None:
         """Wake the task."""
         self._rung = True
-        if self._hearing is not None:
-            _settle(self._hearing)
+        hearing = self._hearing
+        if hearing is None:
+            return
+        loop = hearing.get_loop()
+        if asyncio._get_running_loop() is loop:
+            _settle(hearing)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+                loop.call_soon_threadsafe(_settle, hearing)
 
 
 class AsyncSockets:

@@ -1,0 +1,400 @@
+"""ZooKeeper: ephemeral nodes in the order of their numbers, and the transaction that created one as its token.
+
+Each attempt creates a node that hangs on the client's session; see `zookeeper_queue` for the nodes and
+`zookeeper_places` for the sessions. Whoever must wait watches the node before its own.
+
+A connection that broke is not a session that is over. While it is broken, nothing is known: renewals fail, and the
+holder's own clock goes on. When the ensemble is reached again, it says whether it still has the session: then all goes
+on as before; or not, and every lease on it is lost at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from leasehold.core.engine import Busy, Grant, NameStatus, Purpose, Renewal, Suspect, Want
+from leasehold.core.worlds import World
+from leasehold.engines import zookeeper_queue as layout
+from leasehold.engines.zookeeper_facts import facts_of
+from leasehold.engines.zookeeper_nodes import Nodes
+from leasehold.engines.zookeeper_places import Place, Places
+from leasehold.engines.zookeeper_queue import Node
+from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown
+from leasehold.wires import zookeeper_messages as messages
+from leasehold.wires.zookeeper import AnyWire, BlockingWire, Endpoints
+from leasehold.wires.zookeeper_address import Address, address_from_url, warn_of_transport
+from leasehold.wires.zookeeper_errors import SessionOver
+from leasehold.wires.zookeeper_line import Line, Watch
+from leasehold.wires.zookeeper_messages import NO_NODE, OK
+from leasehold.wires.zookeeper_session import Session
+
+if TYPE_CHECKING:
+    from leasehold.wires.zookeeper_messages import Reply
+
+SILENCE: Final = 30.0
+"""A waiter asks again after so long even without news."""
+PINGED: Final = 0.4
+"""The session of waiters is kept alive whenever nothing was sent for this share of its timeout."""
+HEARD: Final = 0.9
+"""A server that was silent for this share of the timeout, although it was pinged, is left."""
+TRIES: Final = 3
+"""Sessions may turn out to be over: that of the TTL, and that of waiters."""
+CLOSE_WITHIN: Final = 0.5
+
+
+class ZooKeeperEngine:
+    """The operations, the same in both worlds: only the wire differs."""
+
+    def __init__(self, family: ZooKeeperFamily, wire: AnyWire) -> None:
+        self.facts = family.facts
+        self.world: World = wire.world
+        self._family, self._wire, self._places = family, wire, family.places
+        self._nodes = Nodes(wire, family.places, family.address, family.namespace)
+
+    # Taking
+
+    async def take(
+        self,
+        want: Want,
+        *,
+        until: float,
+        patience: float | None = None,
+        suspect: Suspect | None = None,  # noqa: ARG002 -- nobody can set ZooKeeper's clock back
+    ) -> Grant | Busy:
+        """Take the name, or say why not; with patience, queue."""
+        failure = ""
+        for _ in range(TRIES):
+            place = self._places.place_for(want, self.world.now())
+            try:
+                return await self._take(place, patience, until)
+            except SessionOver as error:
+                failure = str(error)
+            except EngineUnavailable as error:
+                if place.node is None and place.doubt is None:
+                    self._places.forget(want.holder)
+                    raise
+                raise OutcomeUnknown(str(error)) from None  # an earlier step has left something
+        raise OutcomeUnknown(failure)
+
+    async def _take(self, place: Place, patience: float | None, until: float) -> Grant | Busy:
+        if place.doubt is not None:
+            await self._nodes.resolve(place, until)
+        await self._nodes.confirm(place.lease, place.want.ttl, until)
+        while True:
+            answer = await self._step(place, patience, until)
+            if answer is not None:
+                return answer
+
+    async def _step(self, place: Place, patience: float | None, until: float) -> Grant | Busy | None:
+        """Go on from wherever the attempt is; None: its node turned out to be gone, so that it begins anew."""
+        want, session = place.want, place.session
+        if session is None:
+            return await self._enter(place, patience, until)
+        if place.is_next:
+            return await self._move_up(place, until)
+        folder = self._nodes.folder(want.name)
+        _, listed = await self._wire.ask(session, [messages.sync(folder), messages.get_children(folder)], until)
+        return await self._judged(place, session, listed, patience, until)
+
+    async def _enter(self, place: Place, patience: float | None, until: float) -> Grant | Busy | None:
+        """Create a node on the session of the TTL: who is alone then, holds the name."""
+        want = place.want
+        more = [messages.get_children(self._nodes.folder(want.name))]
+        data = layout.data_of(want, time.time(), patience)
+        (listed,) = await self._nodes.create(place, place.lease, data, more, until)
+        return await self._judged(place, place.lease, listed, patience, until)
+
+    async def _judged(
+        self, place: Place, session: Session, listed: Reply, patience: float | None, until: float
+    ) -> Grant | Busy | None:
+        """Granted, or not, given the list of the name's nodes."""
+        queue = await self._nodes.queue_in(session, place.want.name, listed, until)
+        place.version = self._nodes.version_in(listed)
+        if place.node not in queue:
+            place.lose_node()
+            return None
+        want, before = place.want, queue[: queue.index(place.node)]
+        place.blockade = layout.blockade(want.mode, want.limit, before)
+        if place.blockade is None:
+            if place.waits:
+                return await self._move_up(place, until)
+            place.granted = True
+            return Grant(place.token)
+        if place.waits:
+            return Busy(SILENCE, place.incumbent)
+        if patience is None:
+            return await self._withdraw(place, queue[0], until)
+        return await self._queue_up(place, queue[0], patience, until)
+
+    async def _withdraw(self, place: Place, oldest: Node, until: float) -> Busy:
+        """Leave nothing behind, and say who holds the name."""
+        assert place.node is not None
+        folder = self._nodes.folder(place.want.name)
+        requests = [messages.delete(f"{folder}/{place.node.name}"), messages.get_data(f"{folder}/{oldest.name}")]
+        deleted, reply = await self._wire.ask(place.lease, requests, until)
+        if deleted.error not in (OK, NO_NODE):
+            raise self._nodes.refused(deleted, "deleting a node")
+        self._places.forget(place.want.holder)
+        return Busy(SILENCE, self._nodes.incumbent_in(oldest, reply))
+
+    async def _queue_up(self, place: Place, oldest: Node, patience: float, until: float) -> Grant | Busy | None:
+        """Wait with a node on the session for waiters."""
+        want, folder = place.want, self._nodes.folder(place.want.name)
+        waiting = self._places.waiting_session(self.world.now())
+        more = [messages.get_children(folder), messages.get_data(f"{folder}/{oldest.name}")]
+        data = layout.data_of(want, time.time(), patience)
+        listed, holder = await self._nodes.create(place, waiting, data, more, until)
+        place.incumbent = self._nodes.incumbent_in(oldest, holder)
+        return await self._judged(place, waiting, listed, patience, until)
+
+    async def _move_up(self, place: Place, until: float) -> Grant | None:
+        """It is this waiter's turn: hang its node on the session of its TTL."""
+        data = layout.data_of(place.want, time.time(), None)
+        if not await self._nodes.move(place, place.lease, data, until):
+            return None
+        place.granted, place.blockade = True, None
+        return Grant(place.token)
+
+    # Waiting
+
+    async def wait(self, want: Want, until: float) -> None:
+        """Return when what stands before the asker is gone; meanwhile keep the session of waiters alive."""
+        place = self._places.known(want.holder)
+        if place is None or place.blockade is None or place.session is None:
+            await self._pause(until)
+            return
+        folder, blockade, session = self._nodes.folder(want.name), place.blockade, place.session
+        paths = [f"{folder}/{name}" for name in blockade.names]
+        watch = Watch(paths, blockade.may_stay)
+        try:
+            looks = [messages.get_data(path, watch=True) for path in paths]
+            for path, reply in zip(paths, await self._wire.ask(session, looks, until, watch), strict=True):
+                if reply.error != OK:
+                    watch.gone(path)
+            assert watch.line is not None
+            if await self._listen(watch.line, watch, session, until):
+                place.is_next = blockade.is_all and want.mode == "exclusive"
+        except EngineError:
+            await self._pause(until)  # whoever asks again meets the error
+        finally:
+            if watch.line is not None:
+                watch.line.unwatch(watch)
+
+    async def _listen(self, line: Line, watch: Watch, session: Session, until: float) -> bool:
+        while True:
+            if await self._wire.hear(line, watch, min(until, line.sent_at + session.timeout * PINGED)):
+                return True
+            now = self.world.now()
+            if now >= until:
+                return False
+            if now - line.heard_at > session.timeout * HEARD:
+                line.fail("it was silent for too long")
+            if now >= line.sent_at + session.timeout * PINGED or line.failure is not None:
+                line.ping(now)  # which says why, if it has failed
+
+    async def _pause(self, until: float) -> None:
+        """Do not ask again at once, for a watch that does not work would else become a busy loop."""
+        await self.world.sleep(max(min(0.1 + 0.2 * self.world.chance(), until - self.world.now()), 0.0))
+
+    # Holding
+
+    async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool]:
+        """Have the leader confirm each session, and look whether each node is still there."""
+        asked: dict[Session, list[tuple[Renewal, Place]]] = {}
+        for lease in leases:
+            place = self._places.known(lease.holder)
+            if place is not None:
+                session = await self._session_for(lease, place, until)
+                if session is not None:
+                    asked.setdefault(session, []).append((lease, place))
+        kept: set[Renewal] = set()
+        for session, some in asked.items():
+            with contextlib.suppress(SessionOver):  # then all of them are lost
+                kept |= await self._kept(session, some, until)
+        return [lease in kept for lease in leases]
+
+    async def _session_for(self, lease: Renewal, place: Place, until: float) -> Session | None:
+        """The session that a lease's node hangs on, once it can bear the lease; None when the node is gone."""
+        try:
+            if place.doubt is not None:
+                await self._nodes.resolve(place, until)
+                place.granted = place.node is not None
+            if place.session is not None and lease.ttl > place.session.ttl:
+                longer = self._places.lease_session(lease.ttl, self.world.now())
+                await self._nodes.confirm(longer, lease.ttl, until)
+                data = layout.data_of(place.want._replace(ttl=lease.ttl), time.time(), None)
+                place.granted = await self._nodes.move(place, longer, data, until)
+                place.lease = longer
+        except SessionOver as error:
+            raise EngineUnavailable(str(error)) from None
+        return None if place.session is None or place.session.dead else place.session
+
+    async def _kept(self, session: Session, some: Sequence[tuple[Renewal, Place]], until: float) -> set[Renewal]:
+        """Those among these leases whose nodes are as they were created."""
+        await self._nodes.confirm(session, max(lease.ttl for lease, _ in some), until)
+        looks = []
+        for lease, place in some:
+            name = place.node.name if place.node is not None else ""
+            looks.append(messages.exists(f"{self._nodes.folder(lease.name)}/{name or '-'}"))
+        _, *replies = await self._wire.ask(session, [messages.sync(self._nodes.space), *looks], until)
+        kept = {lease for (lease, place), reply in zip(some, replies, strict=True) if self._is(lease, place, reply)}
+        await self._pay_debts(session, until)
+        return kept
+
+    def _is(self, lease: Renewal, place: Place, reply: Reply) -> bool:
+        """Whether a reply shows the node of a lease."""
+        if reply.error not in (OK, NO_NODE):
+            raise self._nodes.refused(reply, "looking at a node")
+        if reply.error == NO_NODE or place.node is None or place.session is None:
+            return False
+        stat = self._nodes.stat_in(reply)
+        return (place.node.token or stat.created) == lease.token and stat.owner == place.session.id
+
+    async def _pay_debts(self, session: Session, until: float) -> None:
+        """What should have been given back, and could not be, must not live on with the session."""
+        for place in self._places.given_up(session):
+            with contextlib.suppress(EngineError):  # tried again with the next renewal
+                await self.release(place.want.name, place.want.holder, until=until)
+
+    async def release(self, name: str, holder: str, *, until: float) -> bool:
+        """Give the name back, and leave its queue."""
+        place = self._places.known(holder)
+        if place is None:  # there is nothing of it, or it ended with its session
+            return False
+        try:
+            return await self._release(place, name, until)
+        except BaseException:
+            place.given_up = True
+            raise
+
+    async def _release(self, place: Place, name: str, until: float) -> bool:
+        if place.doubt is not None:
+            await self._nodes.resolve(place, until)
+        deleted = False
+        if place.node is not None and place.session is not None:
+            request = messages.delete(f"{self._nodes.folder(name)}/{place.node.name}")
+            with contextlib.suppress(SessionOver):  # its node is gone with it
+                (reply,) = await self._wire.ask(place.session, [request], until)
+                if reply.error not in (OK, NO_NODE):
+                    raise self._nodes.refused(reply, "deleting a node")
+                deleted = reply.error == OK
+        self._places.forget(place.want.holder)
+        return deleted and place.granted
+
+    # Operators
+
+    async def status(self, name: str, *, until: float) -> NameStatus | None:
+        """Who holds and who waits."""
+        return layout.status_of(name, await self._nodes.shown(name, until), time.time())
+
+    async def names(self, *, after: str | None, limit: int, until: float) -> list[str]:
+        """Names that are held or waited for, in the order of their encoded text."""
+        space = self._nodes.space
+        _, listed = await self._nodes.ask([messages.sync(space), messages.get_children(space)], until)
+        parts = sorted(part for part in self._nodes.names_in(listed) if after is None or part > layout.encoded(after))
+        names: list[str] = []
+        for start in range(0, len(parts), limit):
+            some = parts[start : start + limit]
+            replies = await self._nodes.ask([messages.exists(f"{space}/{part}") for part in some], until)
+            for part, reply in zip(some, replies, strict=True):
+                name = layout.decoded(part)
+                if name is not None and reply.error == OK and self._nodes.stat_in(reply).children:
+                    names.append(name)
+            if len(names) >= limit:
+                break
+        return names[:limit]
+
+    async def force_release(self, name: str, *, until: float) -> int:
+        """End every lease on the name. Waiters lose their places too and queue again, for their tokens are older."""
+        folder, token = self._nodes.folder(name), 0
+        listing = [messages.sync(folder), messages.get_children(folder)]
+        while True:
+            _, listed = await self._nodes.ask(listing, until)
+            names = self._nodes.names_in(listed)
+            if token and not await self._any_older(folder, names, token, until):
+                return token
+            await self._nodes.make_folder(folder, until)
+            parts = [messages.set_data(folder, b""), *(messages.delete(f"{folder}/{one}") for one in names)]
+            (reply,) = await self._nodes.ask([messages.multi(parts)], until)
+            error = self._nodes.error_of_multi(reply)
+            if error == OK:
+                token = self._nodes.changed_in_multi(reply)
+            elif error != NO_NODE:  # somebody left meanwhile; then all of it again
+                raise self._nodes.refused(reply._replace(error=error), "deleting nodes")
+
+    async def _any_older(self, folder: str, names: Sequence[str], token: int, until: float) -> bool:
+        """Whether somebody came between the list and the deletion, with a token below that of the release."""
+        replies = await self._nodes.ask([messages.exists(f"{folder}/{name}") for name in names], until) if names else []
+        return any(reply.error == OK and self._nodes.stat_in(reply).created < token for reply in replies)
+
+    async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
+        """Every purpose is served: tokens increase whatever the clocks do."""
+
+    # The end
+
+    async def close(self) -> None:
+        """End sessions that nothing hangs on, and give back the connections, with the last engine of the family."""
+        if not self._family.leave(self):
+            return
+        idle, used = self._places.sessions()
+        for session in idle:
+            with contextlib.suppress(EngineError):  # then it lapses
+                await self._wire.end(session, self.world.now() + CLOSE_WITHIN)
+        for session in (*idle, *used):
+            session.hang_up("this client was closed")
+
+    def forked(self) -> None:
+        """Let go of what belongs to the parent: connections, sessions, places."""
+        self._family.forked()
+
+
+class ZooKeeperFamily:
+    """One ensemble as one client sees it: its servers, its sessions and its places, shared by the worlds."""
+
+    def __init__(self, address: Address, namespace: str) -> None:
+        self.facts, self.address, self.namespace = facts_of(address), address, namespace
+        self.places = Places(address.tick)
+        self._endpoints = Endpoints(address)
+        self._engines: set[ZooKeeperEngine] = set()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<ZooKeeperFamily {self.facts.address}>"
+
+    def blocking(self) -> ZooKeeperEngine:
+        """An engine whose operations block. Threads may share it."""
+        return self._joined(ZooKeeperEngine(self, BlockingWire(self._endpoints)))
+
+    def asyncio(self) -> ZooKeeperEngine:
+        """An engine for the running event loop. Tasks may share it."""
+        from leasehold.wires.zookeeper import AsyncWire
+
+        return self._joined(ZooKeeperEngine(self, AsyncWire(self._endpoints)))
+
+    def _joined(self, engine: ZooKeeperEngine) -> ZooKeeperEngine:
+        with self._lock:
+            self._engines.add(engine)
+        return engine
+
+    def leave(self, engine: ZooKeeperEngine) -> bool:
+        """An engine is not in use any more; whether it was the last one."""
+        with self._lock:
+            self._engines.discard(engine)
+            return not self._engines
+
+    def forked(self) -> None:
+        """In a forked child: own nothing of the parent's."""
+        self._lock, self._engines = threading.Lock(), set()
+        self.places.forked()
+        self._endpoints.forked()
+
+
+def open_engine(on: str, *, namespace: str, client_label: str) -> ZooKeeperFamily:  # noqa: ARG001 -- it shows no labels
+    """Open the engine behind a URL. Nothing is sent before the first operation."""
+    address = address_from_url(on)
+    warn_of_transport(address, stacklevel=4)
+    return ZooKeeperFamily(address, namespace)

@@ -1,0 +1,148 @@
+"""The sessions of one client, and the attempts and leases whose nodes hang on them.
+
+There is one session for each TTL, so that taking a name is one request: the session is there already. All leases of a
+TTL end together with it. Those who wait hang on another session, which is short: one that died, or hangs, holds up
+those behind it for a moment only, however long its TTL is. Whoever's turn has come moves its node to the session of its
+TTL. Nobody ends a session that is no longer used: it lapses, since nobody keeps it alive.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from typing import Final
+
+from leasehold.core.engine import Incumbent, Want
+from leasehold.engines.zookeeper_queue import Blockade, Node
+from leasehold.wires.zookeeper_session import Session
+
+WAITING: Final = 2.0
+"""The timeout of the session that waiters hang on; the ensemble may grant a longer one."""
+
+
+class Place:
+    """One attempt, or the lease that became of it: its node, and what is known of its place in the queue."""
+
+    __slots__ = ("blockade", "doubt", "given_up", "granted", "id", "incumbent", "is_next", "lease", "node", "session",
+                 "token", "version", "want")  # fmt: skip
+
+    def __init__(self, want: Want, lease: Session) -> None:
+        self.want, self.lease = want, lease
+        self.id = os.urandom(8).hex()
+        """Its mark in the name of its node. Not the holder's id, which others must not see."""
+        self.session: Session | None = None
+        """What its node hangs on: the session of its TTL, or the one for waiters."""
+        self.doubt: Session | None = None
+        """The session by which something was sent whose outcome is not known."""
+        self.given_up = False
+        """Whether it was to be given back."""
+        self.incumbent: Incumbent | None = None
+        """Who held the name when it joined the queue."""
+        self.lose_node()
+
+    def lose_node(self) -> None:
+        """It has no node, or none any more."""
+        self.node: Node | None = None
+        self.token = 0
+        self.version = -1
+        """How often nodes of this name had been moved when the queue was last looked at."""
+        self.granted = self.is_next = False
+        self.blockade: Blockade | None = None
+        self.session = None
+
+    def has_node(self, node: Node, token: int, session: Session) -> None:
+        """Its node is there."""
+        self.node, self.token, self.session = node, token, session
+        self.is_next = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether its node hangs where those of waiters do."""
+        return self.node is not None and self.session is not self.lease
+
+
+class Places:
+    """What one client has on an ensemble. Threads share it."""
+
+    def __init__(self, tick: float) -> None:
+        self._tick = tick
+        self._lock = threading.Lock()
+        self._leases: dict[float, Session] = {}
+        self._waiting: Session | None = None
+        self._retired: list[Session] = []
+        self._places: dict[str, Place] = {}
+
+    def known(self, holder: str) -> Place | None:
+        """What is known of an attempt."""
+        return self._places.get(holder)
+
+    def place_for(self, want: Want, now: float) -> Place:
+        """The place of an attempt, on sessions that are not over."""
+        with self._lock:
+            place = self._places.get(want.holder)
+            if place is None:
+                place = self._places[want.holder] = Place(want, self._lease_session(want.ttl, now))
+            if place.session is not None and place.session.dead:
+                place.lose_node()
+            untouched = place.node is None and place.doubt is None
+            if place.lease.dead or (untouched and place.lease.seems_over(now)):
+                place.lease = self._lease_session(want.ttl, now)
+            return place
+
+    def lease_session(self, ttl: float, now: float) -> Session:
+        """The session for leases of this TTL."""
+        with self._lock:
+            return self._lease_session(ttl, now)
+
+    def _lease_session(self, ttl: float, now: float) -> Session:
+        ttl = math.ceil(ttl * 10) / 10
+        session = self._leases.get(ttl)
+        if session is None or session.seems_over(now):
+            self._retire(session)
+            # Renewals come once in a third of the TTL, and what they prove is up to a tick (and a bit) old.
+            session = self._leases[ttl] = Session(ttl, ttl * 4 / 3 + self._tick * 1.5, self._tick)
+        return session
+
+    def waiting_session(self, now: float) -> Session:
+        """The session for those who wait, and for mere questions."""
+        with self._lock:
+            if self._waiting is None or self._waiting.seems_over(now):
+                self._retire(self._waiting)
+                self._waiting = Session(0.0, WAITING, self._tick)
+            return self._waiting
+
+    def _retire(self, session: Session | None) -> None:
+        self._retired = [one for one in (*self._retired, session) if one is not None and not one.dead]
+        for holder, place in list(self._places.items()):
+            if place.given_up and all(one is None or one.dead for one in (place.session, place.doubt)):
+                del self._places[holder]
+
+    def of_owner(self, owner: int, place: Place) -> Session | None:
+        """The session with this id, if it is one that the place's node could hang on."""
+        candidates = (place.lease, place.doubt, place.session, self._waiting)
+        return next((one for one in candidates if one is not None and one.id == owner and not one.dead), None)
+
+    def forget(self, holder: str) -> None:
+        """The attempt is over and its node is gone."""
+        with self._lock:
+            self._places.pop(holder, None)
+
+    def given_up(self, session: Session) -> list[Place]:
+        """What should have been given back by now, and may still be there."""
+        return [one for one in list(self._places.values()) if one.given_up and session in (one.session, one.doubt)]
+
+    def sessions(self) -> tuple[list[Session], list[Session]]:
+        """The sessions that nothing hangs on, and the others."""
+        with self._lock:
+            every = [one for one in (*self._leases.values(), self._waiting, *self._retired) if one is not None]
+            used = {id(one) for place in self._places.values() for one in (place.session, place.doubt)}
+            return [one for one in every if id(one) not in used], [one for one in every if id(one) in used]
+
+    def forked(self) -> None:
+        """In a forked child: all of it is the parent's."""
+        self._lock = threading.Lock()
+        for session in (*self._leases.values(), self._waiting, *self._retired):
+            if session is not None:
+                session.forked()
+        self._leases, self._waiting, self._retired, self._places = {}, None, [], {}

@@ -1,0 +1,165 @@
+"""How a name, its holders and its waiters look in ZooKeeper: the nodes, what they keep, and who comes before whom.
+
+Every attempt has a node of its own, ``<chroot>/leasehold/<namespace>/<name>/<kind>-<id>-<number>``. The number comes
+from ZooKeeper and is the attempt's place in the queue; the transaction that created the node is its token. The id is
+how an attempt recognises its node when the answer to its creation was lost.
+
+A node that was moved to another session, with its place and its token kept, is called
+``<kind>-<id>-<token>-<number>``.
+
+>>> node_in("e-0123456789abcdef-0000000007")
+Node(name='e-0123456789abcdef-0000000007', mode='exclusive', id='0123456789abcdef', number=7, token=None)
+>>> node_in("e-0123456789abcdef-1f-0000000007").token
+31
+>>> encoded("a/b"), encoded(".."), encoded("")
+('a%2Fb', '%2E%2E', '%')
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from leasehold.core.engine import HolderStatus, Mode, NameStatus, WaiterStatus, Want
+
+FOLDER: Final = "leasehold"
+_KINDS: Final[dict[str, Mode]] = {"e": "exclusive", "s": "shared", "p": "permit"}
+_LETTERS: Final[dict[Mode, str]] = {mode: letter for letter, mode in _KINDS.items()}
+_NODE: Final = re.compile(r"([esp])-([0-9a-f]{16})-(?:([0-9a-f]{1,16})-)?(-?[0-9]{10,11})", re.ASCII)
+LAST_NUMBER: Final = 2**31 - 1
+"""ZooKeeper gives this one to everybody who comes after it."""
+MOST_TEXT: Final = 200
+
+
+def encoded(text: str) -> str:
+    """A namespace or a name as one part of a path."""
+    if text in (".", ".."):
+        return text.replace(".", "%2E")
+    return quote(text, safe="") or "%"
+
+
+def decoded(part: str) -> str | None:
+    """The text that a part of a path stands for; None when it is not one of ours."""
+    text = "" if part == "%" else unquote(part, errors="replace")
+    return text if encoded(text) == part else None
+
+
+class Node(NamedTuple):
+    """One attempt, as its node's name tells of it."""
+
+    name: str
+    mode: Mode
+    id: str
+    number: int
+    token: int | None
+    """Its token, if the name tells it; else the node's own first transaction is the token."""
+
+
+def node_in(name: str) -> Node | None:
+    """Read a node's name; None when it is not one of ours."""
+    match = _NODE.fullmatch(name)
+    if match is None:
+        return None
+    kind, attempt, token, number = match.groups()
+    return Node(name, _KINDS[kind], attempt, int(number), None if token is None else int(token, 16))
+
+
+def beginning(mode: Mode, attempt: str) -> str:
+    """How the name of a new node begins; ZooKeeper adds its number."""
+    return f"{_LETTERS[mode]}-{attempt}-"
+
+
+def moved(node: Node, token: int) -> str:
+    """The name of a node that takes the place of another one, on another session."""
+    return f"{beginning(node.mode, node.id)}{token:x}-{node.number:010d}"
+
+
+def queue_in(names: Iterable[str]) -> list[Node]:
+    """The attempts among these names, in the order of the queue. Those with the last number have no order yet."""
+    return sorted((node for node in map(node_in, names) if node is not None), key=lambda node: node.number)
+
+
+class Blockade(NamedTuple):
+    """Why an attempt must wait: until so few of these nodes are left."""
+
+    names: frozenset[str]
+    may_stay: int
+    is_all: bool
+    """Whether nothing else will be in the way then."""
+
+
+def blockade(mode: Mode, limit: int, before: Sequence[Node]) -> Blockade | None:
+    """What stands between an attempt and the name, given those before it, oldest first; None: it holds the name.
+
+    An exclusive lease waits for all before it, and so for the last of them; a shared one for the last that is not
+    shared; a permit for all that are no permits, and then until fewer than `limit` are before it.
+    """
+    others = [one.name for one in before if mode == "exclusive" or one.mode != mode]
+    if others and mode == "permit":
+        return Blockade(frozenset(others), 0, is_all=False)
+    if others:
+        return Blockade(frozenset(others[-1:]), 0, is_all=len(others) == 1)
+    if mode == "permit" and len(before) >= limit:
+        return Blockade(frozenset(one.name for one in before), limit - 1, is_all=True)
+    return None
+
+
+class About(NamedTuple):
+    """What an attempt tells people of itself, in its node."""
+
+    about: str = ""
+    since: float = 0.0
+    """When it asked, by the wall clock of its host."""
+    until: float = 0.0
+    """Until when it is patient."""
+    ttl: float = 0.0
+    limit: int = 1
+
+
+def data_of(want: Want, now: float, patience: float | None) -> bytes:
+    """What an attempt's node keeps. People see it with ``zkCli.sh get``."""
+    about = About(want.about, round(now, 3), round(now + (patience or 0.0), 3), want.ttl, want.limit)
+    return json.dumps(about._asdict(), separators=(",", ":")).encode()
+
+
+def about_in(data: bytes) -> About:
+    """Read what a node keeps. Whoever may write there may have written anything, and nothing here depends on it."""
+    try:
+        text = json.loads(data)
+        return About(
+            str(text["about"])[:MOST_TEXT],
+            float(text["since"]),
+            float(text["until"]),
+            float(text["ttl"]),
+            int(text["limit"]),
+        )
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return About()
+
+
+class Shown(NamedTuple):
+    """A node with all that is known of it."""
+
+    node: Node
+    token: int
+    about: About
+
+
+def status_of(name: str, queue: Sequence[Shown], now: float) -> NameStatus | None:
+    """A name as an operator sees it. How long a session has left ZooKeeper does not tell: the TTL is shown."""
+    holders: list[HolderStatus] = []
+    waiters: list[WaiterStatus] = []
+    before: list[Node] = []
+    for node, token, about in queue:
+        since = max(now - about.since, 0.0)
+        if blockade(node.mode, about.limit, before) is None:
+            holders.append(HolderStatus(token, node.mode, about.about, since, about.ttl))
+        else:
+            waiters.append(WaiterStatus(node.mode, about.about, since, max(about.until - now, 0.0)))
+        before.append(node)
+    if not queue:
+        return None
+    return NameStatus(name, max((one.token for one in holders), default=0), tuple(holders), tuple(waiters))
