@@ -12,7 +12,7 @@ import pytest
 from tests.fences.guards import AsyncRedisGuard, Guard, RedisGuard, SqliteGuard
 from tests.fences.local_server import running
 from tests.fences.sql_guards import AsyncSqlGuard, SqlGuard
-from tests.support.postgres_server import running_postgres
+from tests.support.postgres_server import PostgresServer, running_postgres
 
 _numbers = itertools.count()
 
@@ -37,20 +37,25 @@ def redis_url(request: pytest.FixtureRequest, url_of: Callable[[str], str]) -> s
 
 
 @pytest.fixture(scope="session")
-def sql_url_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+def sql_server() -> Iterator[PostgresServer]:
+    with running_postgres(fsync="off") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sql_url_of(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Callable[[str], str]:
     """The URL of a database with the tables of the tests in it, in a server that is started when it is first needed."""
-    with contextlib.ExitStack() as stack:
 
-        @functools.cache
-        def prepared(engine: str) -> str:
-            if engine == "sqlite":
-                url = f"sqlite:///{tmp_path_factory.mktemp('sqlite')}/things.db"
-            else:
-                url = stack.enter_context(running_postgres(fsync="off")).url
-            SqlGuard.prepare(f"core {url}")
-            return url
+    @functools.cache
+    def prepared(engine: str) -> str:
+        if engine == "sqlite":
+            url = f"sqlite:///{tmp_path_factory.mktemp('sqlite')}/things.db"
+        else:
+            url = request.getfixturevalue("sql_server").url
+        SqlGuard.prepare(f"core {url}")
+        return url
 
-        yield prepared
+    return prepared
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.fences.file_guard import FileGuard
 from tests.fences.guards import Guard, RedisGuard, SqliteGuard
 from tests.fences.sql_guards import SqlGuard
 
@@ -21,6 +22,8 @@ def guard_at(address: str, resource: str) -> Guard:
         return RedisGuard(address, resource)
     if " " in address:
         return SqlGuard(address, resource, patience=30)
+    if Path(address).is_dir():
+        return FileGuard(Path(address), resource)
     return SqliteGuard(Path(address), resource, patience=30)
 
 

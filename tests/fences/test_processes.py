@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.fences.file_guard import FileGuard
 from tests.fences.guards import Guard, RedisGuard, SqliteGuard
 from tests.fences.sql_guards import SqlGuard
 
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 SQL_WAYS = ["psycopg postgresql", "orm postgresql", "django sqlite"]
 
 
-@pytest.fixture(params=["sqlite", "redis", "valkey", *SQL_WAYS])
+@pytest.fixture(params=["sqlite", "file", "redis", "valkey", *SQL_WAYS])
 def guard(
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -30,6 +31,8 @@ def guard(
 ) -> Iterator[Guard]:
     if request.param == "sqlite":
         one: Guard = SqliteGuard(tmp_path / "thing.db", resource, patience=30)
+    elif request.param == "file":
+        one = FileGuard(tmp_path, resource)
     elif request.param in SQL_WAYS:
         client, engine = request.param.split()
         one = SqlGuard(f"{client} {sql_url_of(engine)}", resource, patience=30)
@@ -43,6 +46,8 @@ def _address_of(guard: Guard) -> str:
     match guard:
         case SqliteGuard():
             return str(guard.path)
+        case FileGuard():
+            return str(guard.folder)
         case RedisGuard():
             return guard.url
         case SqlGuard():

@@ -22,6 +22,7 @@ _VERBS: dict[str, str | None] = {
     "run": None,
     "status": None,
     "break": None,
+    "fence": None,
     "engines": None,
     "lint": None,
     "explain": None,

@@ -4,14 +4,18 @@ Importing this imports no client library: a fence uses the connection or client 
 """
 
 from leasehold.errors import StaleToken, TokenJump, TokenUsed
+from leasehold.fences.file import FileFence
 from leasehold.fences.redis import AsyncRedisFence, RedisFence
 from leasehold.fences.rule import HasToken
 from leasehold.fences.sql import AsyncSqlFence, SqlFence
 from leasehold.fences.sqlite import SqliteFence
+from leasehold.fences.trigger import AsyncTriggerFence, TriggerFence
 
 __all__ = [
     "AsyncRedisFence",
     "AsyncSqlFence",
+    "AsyncTriggerFence",
+    "FileFence",
     "HasToken",
     "RedisFence",
     "SqlFence",
@@ -19,4 +23,5 @@ __all__ = [
     "StaleToken",
     "TokenJump",
     "TokenUsed",
+    "TriggerFence",
 ]

@@ -259,7 +259,7 @@ class SqlAlchemy:
 
     def __init__(self, given: Any) -> None:
         self._given = given
-        self.dialect = str((given.get_bind() if _is_session(given) else given).dialect.name)
+        self.dialect = str((given.get_bind() if is_session(given) else given).dialect.name)
 
     def ask(self, ask: Ask) -> Answer:
         """Carry out one statement as the driver takes it, on the session's own connection."""
@@ -285,7 +285,7 @@ class SqlAlchemy:
         return not _commits_by_itself(self._connected().connection)
 
     def _connected(self) -> Any:
-        return self._given.connection() if _is_session(self._given) else self._given
+        return self._given.connection() if is_session(self._given) else self._given
 
 
 class AsyncSqlAlchemy:
@@ -293,7 +293,7 @@ class AsyncSqlAlchemy:
 
     def __init__(self, given: Any) -> None:
         self._given = given
-        self.dialect = str((given.get_bind() if _is_session(given) else given).dialect.name)
+        self.dialect = str((given.get_bind() if is_session(given) else given).dialect.name)
 
     async def ask(self, ask: Ask) -> Answer:
         """Carry out one statement as the driver takes it, on the session's own connection."""
@@ -317,10 +317,11 @@ class AsyncSqlAlchemy:
         return not _commits_by_itself(await (await self._connected()).get_raw_connection())
 
     async def _connected(self) -> Any:
-        return await self._given.connection() if _is_session(self._given) else self._given
+        return await self._given.connection() if is_session(self._given) else self._given
 
 
-def _is_session(given: Any) -> bool:
+def is_session(given: Any) -> bool:
+    """Whether this is a session of SQLAlchemy, blocking or async, and no connection."""
     return hasattr(given, "get_bind") and hasattr(given, "connection") and not hasattr(given, "exec_driver_sql")
 
 
@@ -373,7 +374,7 @@ def blocking_handle(given: Any) -> Handle:
     """Find out what was given to a blocking fence."""
     if hasattr(given, "vendor") and hasattr(given, "in_atomic_block"):
         return _of_known_dialect(Django(given))
-    if hasattr(given, "exec_driver_sql") or _is_session(given):
+    if hasattr(given, "exec_driver_sql") or is_session(given):
         if _is_async(given):
             raise Misuse("this connection or session is an asyncio one; give it to AsyncSqlFence")
         return _of_known_dialect(SqlAlchemy(given))
@@ -391,7 +392,7 @@ def blocking_handle(given: Any) -> Handle:
 
 def async_handle(given: Any) -> AsyncHandle:
     """Find out what was given to an asyncio fence."""
-    if hasattr(given, "exec_driver_sql") or _is_session(given):
+    if hasattr(given, "exec_driver_sql") or is_session(given):
         if not _is_async(given):
             raise Misuse("this connection or session is a blocking one; give it to SqlFence")
         return _of_known_dialect(AsyncSqlAlchemy(given))
