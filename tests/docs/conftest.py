@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.support.consul_server import running_consul
 from tests.support.postgres_server import running_postgres
+from tests.support.redlock_servers import running_quorum
 
 import servers
 
@@ -46,6 +47,13 @@ def docs_consul_url() -> Iterator[str]:
     """A real Consul."""
     with running_consul() as server:
         yield f"consul://127.0.0.1:{server.port}"
+
+
+@pytest.fixture(scope="session")
+def docs_redlock_url() -> Iterator[str]:
+    """Three real Redis servers."""
+    with running_quorum(3) as quorum:
+        yield quorum.url
 
 
 def _wait_for(port: int) -> None:
