@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from leasehold.lint.kinds import GIVES, MADE_BY, Kind
 from leasehold.lint.module import Module, argument, inside, is_false, is_none, method_of, receiver_of
-from leasehold.lint.words import speaks_of_lock, words_of
+from leasehold.lint.words import is_called_lock, words_of
 
 ACQUIRE = frozenset({"acquire", "try_acquire", "acquire_read_lock", "acquire_write_lock"})
 RELEASE = frozenset({"release", "unlock", "release_read_lock", "release_write_lock"})
@@ -45,7 +45,7 @@ def is_lock(module: Module, node: ast.AST | None) -> bool:
     if kind is not None:
         return kind.role in ("lock", "lease")
     name = last_name(node)
-    return speaks_of_lock(name) and not words_of(name) & NOT_A_LOCK
+    return is_called_lock(name) and not words_of(name) & NOT_A_LOCK
 
 
 def last_name(node: ast.AST) -> str:

@@ -39,7 +39,8 @@ def _returns_at_once(module: Module, call: ast.Call) -> bool:
 def ends_wait(module: Module, call: ast.Call, loop: ast.While) -> bool:
     """Whether success ends the loop: it is the loop's condition, or leads to a break or return."""
     if any(node is call for node in inside(loop.test)):
-        return True
+        outer = module.parents.get(module.parents[call] if module.is_awaited(call) else call)
+        return isinstance(outer, ast.UnaryOp | ast.Compare)  # `while lock.acquire(False)` goes on while it succeeds
     branch = module.enclosing(call, ast.If)
     if branch is not None and any(node is call for node in inside(branch.test)):
         return _leaves(branch.body) or _leaves(branch.orelse)

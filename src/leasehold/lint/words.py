@@ -33,6 +33,13 @@ def speaks_of_lock(text: str) -> bool:
     return any(_is_lock_word(word) for word in words_of(text))
 
 
+def is_called_lock(name: str) -> bool:
+    """Whether the last word of a name is a lock: ``job_lock``, not ``lock_path`` or ``lease_ids``."""
+    found = _WORD.findall(name)
+    last = found[-1].lower() if found else ""
+    return last != "locked" and not name[:1].isupper() and _is_lock_word(last)
+
+
 def _is_lock_word(word: str) -> bool:
     if word in _LOCK_WORDS:
         return True

@@ -61,11 +61,14 @@ import ast
 from collections.abc import Iterator
 
 from leasehold.lint.finding import Finding
-from leasehold.lint.locks import ACQUIRE, is_guarded, is_lock, lock_kind, may_fail, releases
+from leasehold.lint.kinds import ETCD_LOCK, KAZOO_LOCK
+from leasehold.lint.locks import ACQUIRE, is_guarded, is_lock, lock_kind, making_call, may_fail, releases
 from leasehold.lint.module import Module, calls_in_block, method_of, receiver_of
 from leasehold.lint.rule import rule
 from leasehold.lint.stores import DELETES, TAKES, operations, same_function
 
+OWNED = (KAZOO_LOCK, ETCD_LOCK)
+"""Their release gives back only what this very object holds, and otherwise does nothing."""
 _MESSAGE = "whoever did not get the lock runs this too, and frees that of its holder: take the lock before the try"
 
 
@@ -97,8 +100,11 @@ def check(module: Module) -> Iterator[Finding]:
 
 def _can_be_without(module: Module, call: ast.Call, lock: ast.expr) -> bool:
     kind = lock_kind(module, lock)
-    if not is_lock(module, lock) or (kind is not None and kind.raises):
+    if not is_lock(module, lock) or (kind is not None and (kind.raises or kind in OWNED)):
         return False
+    made = making_call(module, lock)
+    if kind is None and made is not None and isinstance(made.func, ast.Attribute) and made.func.attr == "Lock":
+        return False  # `client.Lock(path)` of a client that is not known: kazoo's way
     return may_fail(module, call, lock)
 
 

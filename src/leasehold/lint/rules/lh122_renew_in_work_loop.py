@@ -45,10 +45,10 @@ from collections.abc import Iterator
 
 from leasehold.lint.clocks import is_sleep
 from leasehold.lint.finding import Finding
-from leasehold.lint.locks import lock_kind, renewals
+from leasehold.lint.locks import last_name, lock_kind, renewals
 from leasehold.lint.module import LOOPS, Module, calls_in_block, method_of
 from leasehold.lint.rule import rule
-from leasehold.lint.words import speaks_of, speaks_of_lock
+from leasehold.lint.words import is_called_lock, speaks_of
 
 RENEWERS = ("renew", "extend", "keep", "heartbeat", "refresh", "watchdog", "beat", "reacquire")
 NOT_WORK = frozenset(
@@ -79,7 +79,7 @@ def check(module: Module) -> Iterator[Finding]:
 def _is_sure(module: Module, call: ast.Call, lock: ast.expr) -> bool:
     """``extend`` is also a method of lists: an unknown thing counts only if it is called a lock."""
     return lock_kind(module, lock) is not None or (
-        speaks_of_lock(module.text(lock)) and method_of(call) in ("extend", "reacquire", "renew")
+        is_called_lock(last_name(lock)) and method_of(call) in ("extend", "reacquire", "renew")
     )
 
 

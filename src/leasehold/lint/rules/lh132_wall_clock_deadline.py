@@ -47,7 +47,7 @@ from collections.abc import Iterator
 
 from leasehold.lint.clocks import is_wall_clock
 from leasehold.lint.finding import Edit, Finding
-from leasehold.lint.locks import ACQUIRE, is_lock
+from leasehold.lint.locks import ACQUIRE, is_lock, may_fail
 from leasehold.lint.module import FUNCTIONS, Function, Module, calls_in, inside, method_of, receiver_of
 from leasehold.lint.rule import rule
 from leasehold.lint.stores import takes
@@ -68,7 +68,7 @@ def check(module: Module) -> Iterator[Finding]:
             continue
         for start in readings:
             name = _measured_from(module, start)
-            if name is not None and _is_compared_in_loop(module, function, name):
+            if name is not None and _is_compared_in_loop(module, function, name, start):
                 yield module.finding(
                     "LH132",
                     start,
@@ -81,7 +81,7 @@ def _waits_for_lock(module: Module, function: Function, taken: set[ast.Call]) ->
     if speaks_of_lock(function.name) or (speaks_of(function.name, "acquire") and _in_lock_class(module, function)):
         return True
     return any(
-        call in taken or (method_of(call) in ACQUIRE and is_lock(module, receiver_of(call)) and _in_loop(module, call))
+        (call in taken or (method_of(call) in ACQUIRE and _can_fail(module, call))) and _in_loop(module, call)
         for call in calls_in(function)
     )
 
@@ -89,6 +89,11 @@ def _waits_for_lock(module: Module, function: Function, taken: set[ast.Call]) ->
 def _in_lock_class(module: Module, function: Function) -> bool:
     owner = module.class_of(function)
     return owner is not None and speaks_of_lock(owner.name)
+
+
+def _can_fail(module: Module, call: ast.Call) -> bool:
+    lock = receiver_of(call)
+    return lock is not None and is_lock(module, lock) and may_fail(module, call, lock)
 
 
 def _in_loop(module: Module, call: ast.Call) -> bool:
@@ -105,11 +110,14 @@ def _measured_from(module: Module, reading: ast.Call) -> str | None:
     return statement.targets[0].id if alone else None
 
 
-def _is_compared_in_loop(module: Module, function: Function, name: str) -> bool:
+def _is_compared_in_loop(module: Module, function: Function, name: str, start: ast.Call) -> bool:
+    """Whether a loop that began after the first reading compares with a later one."""
+    around = {start, *module.above(start)}
     for node in inside(function):
         if not isinstance(node, ast.Compare) or not _reads_again(module, node, name):
             continue
-        if module.enclosing(node, ast.While, ast.For) is not None:
+        loop = module.enclosing(node, ast.While, ast.For)
+        if loop is not None and loop not in around:
             return True
     return False
 

@@ -31,7 +31,8 @@ def main():
 
 ## Not reported
 
-Files whose name does not speak of a lock or a pid, and files that are opened with `"x"` or `O_EXCL`.
+Files whose name does not speak of a lock or a pid, files that are opened with `"x"` or `O_EXCL`, and functions that
+lock the file as well.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def check(module: Module) -> Iterator[Finding]:
         if path is None or not _names_lock_file(module, path):
             continue
         text = module.text(path)
+        if any(method_of(call) in ("flock", "lockf") for call in calls_in(module.scope_of(look))):
+            continue
         for call in calls_in(module.scope_of(look)):
             if call.lineno >= look.lineno and _creates(module, call) == text:
                 yield module.finding(
