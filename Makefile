@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 # The servers that `make test` gets and runs against. A test whose server is missing fails.
-SERVERS ?= redis valkey etcd consul postgresql pgbouncer zookeeper
+SERVERS ?= redis valkey etcd consul postgresql pgbouncer zookeeper mariadb
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 # How many simulated histories `make sim` explores.

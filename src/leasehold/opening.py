@@ -33,16 +33,23 @@ _BUILT_IN = {
     "postgresql": "leasehold.engines.postgres",
     "postgres": "leasehold.engines.postgres",
     "postgresql+session": "leasehold.engines.postgres",
+    "mysql": "leasehold.engines.mysql",
+    "mariadb": "leasehold.engines.mysql",
 }
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30}):", re.ASCII)
 _CLIENT_PACKAGES = {
     "redis": "leasehold.engines.redis",
     "valkey": "leasehold.engines.redis",
     "psycopg": "leasehold.engines.postgres",
+    "pymysql": "leasehold.engines.mysql",
 }
 _EXTRAS = {"hiredis": "redis", "grpc": "etcd", "psycopg": "postgresql"}
 """What to install for a package that an engine lacks."""
-_SQLALCHEMY_DIALECTS = {"postgresql": "leasehold.engines.postgres"}
+_SQLALCHEMY_DIALECTS = {
+    "postgresql": "leasehold.engines.postgres",
+    "mysql": "leasehold.engines.mysql",
+    "mariadb": "leasehold.engines.mysql",
+}
 
 
 def open_family(on: object, *, namespace: str, label: str) -> EngineFamily:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.support.mariadb_server import MariadbServer, running_mariadb
 from tests.support.postgres_server import PostgresServer, running_postgres
 
 
@@ -12,4 +13,11 @@ from tests.support.postgres_server import PostgresServer, running_postgres
 def postgres_server() -> Iterator[PostgresServer]:
     """One server for all tests that neither stop it nor change its settings."""
     with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariadbServer]:
+    """One server for all tests that neither stop it nor change its settings."""
+    with running_mariadb() as server:
         yield server

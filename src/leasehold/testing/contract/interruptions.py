@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from leasehold import AsyncLeasehold, Capability, Leasehold, NotAcquired
+from leasehold import AsyncLeasehold, Capability, EngineError, Leasehold, NotAcquired
 from leasehold.testing.interrupting import Cancellation, CtrlC, Moment
 from leasehold.testing.stage import Stage, scenario
 from leasehold.worlds import boot_clock
@@ -96,10 +96,13 @@ async def _interrupt_everywhere(
     left, at, struck = Leftovers(stage, _ttl(stage)), 0, 0
     for name in ("first", "second"):
         use(name)
-    whole = CtrlC(None)
-    whole.run(lambda: use("whole"))
-    most = min(filter(None, (most, stage.engine.interruptions)), default=whole.seen)
-    stride = max(whole.seen // most, 1)
+    # Now and then a use also tidies up what others left; that one is longer than the usual.
+    counted = [CtrlC(None), CtrlC(None)]
+    for one in counted:
+        one.run(lambda: use("whole"))
+    seen = min(one.seen for one in counted)
+    most = min(filter(None, (most, stage.engine.interruptions)), default=seen)
+    stride = max(seen // most, 1)
     while True:
         if warm:
             use("before")
@@ -110,7 +113,7 @@ async def _interrupt_everywhere(
         assert interrupted, f"the interruption at {ctrl_c.where} was swallowed"
         left.note(name, ctrl_c.where)
         struck, at = struck + 1, at + stride
-    assert struck >= whole.seen // stride * 0.9
+    assert struck >= seen // stride * 0.9
     await left.assert_all_free(kept)
 
 
@@ -224,7 +227,8 @@ async def test_ctrl_c_while_waiting_leaves_no_waiter(stage: Stage) -> None:
     locks.lock("another", ttl=_ttl(stage)).acquire().release()  # to connect may take longer than the waits below
 
     def use(_name: str) -> None:
-        with contextlib.suppress(NotAcquired):
+        # While every bytecode is watched, an answer may come too late for so short a wait.
+        with contextlib.suppress(NotAcquired, EngineError):
             locks.lock("held", ttl=_ttl(stage), wait=0.001).acquire()
 
     await _interrupt_everywhere(stage, use, [], most=SAMPLE)

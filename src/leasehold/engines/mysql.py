@@ -1,0 +1,191 @@
+"""MySQL and MariaDB: leases in tables, by the database's clock, with no connection held between requests.
+
+Taking a free name is one statement, and so is giving it back. There is no NOTIFY here: waiters are woken by
+interrupting a connection of theirs that sleeps in the server (`leasehold.wires.mysql_ear`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Final
+
+from leasehold.core.engine import Purpose, Renewal, Want
+from leasehold.core.table import Place
+from leasehold.engines.mysql_facts import REPLICAS, SETTINGS, lease_facts, warn_if_weak
+from leasehold.engines.sql_lease import SqlLeaseEngine
+from leasehold.errors import EngineError
+from leasehold.keeping import log
+from leasehold.wires.mysql import MysqlWire, asyncio_wire, blocking_wire
+from leasehold.wires.mysql_ear import Post
+from leasehold.wires.mysql_line import Line
+from leasehold.wires.mysql_packets import written
+from leasehold.wires.mysql_tables import BEGIN, CLOCK, COMMIT, READ, dialect_of, tables_sql
+from leasehold.wires.mysql_target import Target, target_from_client, target_from_url, warn_of_transport
+from leasehold.wires.redis_target import Hidden
+from leasehold.wires.sql_table import LeaseTable, Request, Statement
+
+__all__ = ["MysqlEngine", "MysqlFamily", "open_engine", "tables_sql"]
+
+# The clock stands still within the statement, so whether the name is free is the same at each place, until `holder` is
+# changed; what is set after that asks whether it was changed just now. Assignments are carried out in this order. A
+# statement that waited for the row's lock reckons with a time that is a little past: the lease is the shorter for it.
+_TAKE_FREE: Final = """
+INSERT INTO leasehold_lease (namespace, name, token, turn_since, closed_until, crowd, holder, since, expires, lasts,
+    beat, delay, about)
+SELECT $1, $2, LAST_INSERT_ID(GREATEST(base + 1, {now})), {now}, 0, 0, $3, {now}, {now} + $4, $4, 0, $5, $6
+FROM leasehold_meta
+ON DUPLICATE KEY UPDATE
+    token = IF({free}, LAST_INSERT_ID(GREATEST(token + 1, {now})), token),
+    turn_since = IF({free}, {now}, turn_since),
+    since = IF({free}, {now}, since),
+    lasts = IF({free}, $4, lasts),
+    beat = IF({free}, 0, beat),
+    about = IF({free}, $6, about),
+    holder = IF({free}, $3, holder),
+    expires = IF(holder = $3 AND since = {now}, {now} + $4, expires),
+    delay = IF(holder = $3 AND since = {now}, $5, delay)
+"""
+_FREE: Final = "crowd = 0 AND closed_until <= {now} AND (holder IS NULL OR (expires <= {now} AND delay = 0))"
+_RELEASE_ALONE: Final = """
+UPDATE leasehold_lease SET holder = NULL, turn_since = {now}
+WHERE namespace = $1 AND name = $2 AND holder = $3 AND crowd = 0 AND expires > {now}
+"""
+_RENEW: Final = """
+UPDATE leasehold_{table} SET lasts = GREATEST(lasts, $5), expires = {now} + GREATEST(lasts, $5), beat = beat + 1
+WHERE namespace = $1 AND name = $2 AND holder = $3 AND token = $4 AND expires > {now}
+"""
+_LOCK: Final = "SELECT 1 FROM leasehold_lease WHERE namespace = $1 AND name = $2 FOR UPDATE"
+
+
+class MysqlEngine(SqlLeaseEngine[Line]):
+    """The operations in the words of MySQL and MariaDB. A statement that changes rows answers how many."""
+
+    begin, commit, read = BEGIN, COMMIT, READ
+
+    def __init__(self, family: MysqlFamily, wire: MysqlWire) -> None:
+        super().__init__(family.facts, family.leases, wire)
+        self._family, self._ask, self._namespace = family, wire.ask, family.leases.namespace
+        self._statements, self._post = family.statements, family.post
+
+    async def _take_free(self, want: Want, until: float) -> int:
+        values = (
+            self._namespace,
+            want.name,
+            want.holder,
+            int(want.ttl * 1_000_000),
+            int(want.delay * 1_000_000),
+            want.about,
+        )
+        [[changed, token]] = await self._ask(Request(self._statements["take_free"], values), until)
+        # The token of a row that was there already and stayed as it was has been thought of, and not given.
+        return int(token) if changed else 0
+
+    async def _release_alone(self, name: str, holder: str, until: float) -> bool:
+        request = Request(self._statements["release_alone"], (self._namespace, name, holder))
+        [[changed, _]] = await self._ask(request, until)
+        return bool(changed)
+
+    async def _renew_some(self, leases: Sequence[Renewal], until: float) -> list[bool]:
+        # In the order of names, as everybody does who locks several.
+        ordered = sorted(set(leases))
+        asked = [self._renewal("renew_lease", one) for one in ordered]
+        [_, *answers, _] = await self._ask_all([self.begin, *asked, self.commit], until, commits=True)
+        kept = {one for one, [[changed, _]] in zip(ordered, answers, strict=True) if changed}
+        others = [one for one in ordered if one not in kept]
+        if others:
+            kept |= await self._renew_seats(others, until)
+        return [one in kept for one in leases]
+
+    async def _renew_seats(self, leases: Sequence[Renewal], until: float) -> set[Renewal]:
+        """Renew leases that have a row of their own, while nobody else decides about their names."""
+        asked = []
+        for one in leases:
+            asked.append(Request(self._statements["lock"], (self._namespace, one.name)))
+            asked.append(self._renewal("renew_seat", one))
+        [_, *answers, _] = await self._ask_all([self.begin, *asked, self.commit], until, commits=True)
+        return {one for one, [[changed, _]] in zip(leases, answers[1::2], strict=True) if changed}
+
+    def _renewal(self, statement: str, one: Renewal) -> Request:
+        values = (self._namespace, one.name, one.holder, one.token, int(one.ttl * 1_000_000))
+        return Request(self._statements[statement], values)
+
+    def _wake_up(self, place: Place) -> Request | None:
+        return self._post.leave(place.address, self.world.nonce(), place.holder)
+
+    def _nudges(self, place: Place) -> list[Request]:
+        return [self._post.interrupt(place.address)]
+
+    async def _sweep(self, until: float) -> None:
+        await super()._sweep(until)
+        try:
+            [old] = await self._ask_all([self._post.old], until)
+            if old:
+                drops = [self._post.drop(address, letter) for address, letter in old]
+                await self._ask_all([self.begin, *drops, self.commit], until, commits=True)
+        except EngineError as error:
+            log().debug("letters that nobody has come for could not be swept: %s", error)
+
+    async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
+        """Warn where grants or tokens may be lost."""
+        if purpose == "correctness":
+            asked = [Request(self._statements[name]) for name in ("settings", "replicas")]
+            settings, [[replicas]] = await self._ask_all(asked, until)
+            warn_if_weak(self.facts.address, dict(settings), replicas)
+
+    def forked(self) -> None:
+        """Let go of every connection of the family: the keeper's, too, has no thread in a child."""
+        self._family.forked()
+
+
+class MysqlFamily:
+    """One database, and how to reach it in each world."""
+
+    def __init__(self, target: Target, namespace: str, label: str, *, clock: str = CLOCK) -> None:
+        """`clock` is the server's own, except in tests."""
+        self.facts = lease_facts(target.address)
+        self.target, self._label = target, label
+        self.leases = LeaseTable(dialect_of(clock), namespace)
+        self.post = Post(clock)
+        texts = {
+            "take_free": _TAKE_FREE.format(now=clock, free=_FREE.format(now=clock)),
+            "release_alone": _RELEASE_ALONE.format(now=clock),
+            "renew_lease": _RENEW.format(now=clock, table="lease"),
+            "renew_seat": _RENEW.format(now=clock, table="seat"),
+            "lock": _LOCK,
+            "settings": SETTINGS,
+            "replicas": REPLICAS,
+        }
+        self.statements: dict[str, Statement] = {name: written(name, text) for name, text in texts.items()}
+        self._wires: weakref.WeakSet[MysqlWire] = weakref.WeakSet()
+
+    def __repr__(self) -> str:
+        return f"<MysqlFamily {self.facts.address}>"
+
+    def blocking(self) -> MysqlEngine:
+        """An engine whose operations block. Threads may share it."""
+        return self._engine(blocking_wire(self.target, self._label))
+
+    def asyncio(self) -> MysqlEngine:
+        """An engine for the running event loop. Tasks may share it."""
+        return self._engine(asyncio_wire(self.target, self._label))
+
+    def _engine(self, wire: MysqlWire) -> MysqlEngine:
+        self._wires.add(wire)
+        return MysqlEngine(self, wire)
+
+    def forked(self) -> None:
+        """In a forked child: let go of every inherited connection, of whichever engine."""
+        for wire in list(self._wires):
+            wire.forked()
+
+
+def open_engine(on: str | object, *, namespace: str, client_label: str) -> MysqlFamily:
+    """Open the engine behind a URL or a client object. Nothing is sent before the first operation."""
+    if isinstance(on, str):
+        on = Hidden(on)
+        target = target_from_url(on)
+    else:
+        target = target_from_client(on)
+    warn_of_transport(target, stacklevel=2)
+    return MysqlFamily(target, namespace, client_label)

@@ -1,0 +1,154 @@
+"""Hearing wake-ups on a server that cannot notify: a connection sleeps in the server, and who has news interrupts it.
+
+The connection of an engine that listens holds a lock of the server (GET_LOCK) under a name that only it has: its
+address. Who wakes somebody there leaves a letter, with the transaction that frees the name, and then interrupts the
+sleep of whoever holds that lock (KILL QUERY). If nobody holds it, nobody hears there any more.
+
+An interruption that comes between two sleeps is lost. So the statement that sleeps looks for letters first: a letter
+that was committed before it began is seen by it, and an interruption after that ends it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from leasehold.wires.mysql_errors import INTERRUPTED
+from leasehold.wires.mysql_line import NUDGE, Line
+from leasehold.wires.mysql_packets import QUERY, Answers, Nonsense, rendered, written
+from leasehold.wires.postgres_errors import cut_off, nonsense
+from leasehold.wires.sql_table import Request
+
+SLEEP: Final = 1
+"""For how long the server sleeps at a time, in seconds: who was not interrupted looks for letters then, and a listener
+whose process is gone is not listened for much longer."""
+SILENCE: Final = 10
+"""After how long without a word the server lets go of a listener, in seconds."""
+MOST_LETTERS: Final = 16
+"""So many letters are taken away at once: each such step is written to the server's disk."""
+KEEP_LETTERS: Final = 60_000_000
+"""After so long nobody comes for a letter any more, in microseconds."""
+_ADDRESS: Final = re.compile(r"lh:[0-9a-f]{32}", re.ASCII)
+_OPEN: Final = written("listen", "SET SESSION wait_timeout = $2; SELECT GET_LOCK($1, 0)")
+_LETTERS: Final = written("letters", "SELECT letter, holder FROM leasehold_wake WHERE address = $1")
+_SLEEP: Final = written(
+    "sleep", "SELECT SLEEP(IF((SELECT COUNT(*) FROM leasehold_wake WHERE address = $1) > $2, 0, $3))"
+)
+_TAKE_AWAY: Final = written("take_away", "DELETE FROM leasehold_wake WHERE address = $1 AND FIND_IN_SET(letter, $2)")
+
+_LEAVE_LETTER: Final = """
+INSERT INTO leasehold_wake (address, letter, holder, since)
+SELECT $1, $2, $3, {now} FROM DUAL WHERE IS_USED_LOCK($1) IS NOT NULL
+"""
+_INTERRUPT: Final = "KILL QUERY IS_USED_LOCK($1)"
+_OLD_LETTERS: Final = "SELECT address, letter FROM leasehold_wake WHERE since <= {now} - {keep} LIMIT 256"
+
+
+class Post:
+    """The requests that bring news to a listener."""
+
+    def __init__(self, clock: str) -> None:
+        self._leave = written("wake", _LEAVE_LETTER.format(now=clock))
+        self._interrupt = written(NUDGE, _INTERRUPT)
+        self._drop = written("drop_letter", "DELETE FROM leasehold_wake WHERE address = $1 AND letter = $2")
+        self.old = Request(written("old_letters", _OLD_LETTERS.format(now=clock, keep=KEEP_LETTERS)))
+        """Asks for letters that nobody has come for."""
+
+    def leave(self, address: str, letter: str, holder: str) -> Request | None:
+        """Leaves a letter, and answers whether somebody listens; None for one who does not listen at all."""
+        return Request(self._leave, (address, letter, holder)) if _ADDRESS.fullmatch(address) else None
+
+    def interrupt(self, address: str) -> Request:
+        """Ends the listener's sleep."""
+        return Request(self._interrupt, (address,))
+
+    def drop(self, address: str, letter: str) -> Request:
+        """Takes away a letter."""
+        return Request(self._drop, (address, letter))
+
+
+class ListeningLine:
+    """A connection that sleeps in the server, and is asked for news whenever its socket has something."""
+
+    def __init__(self, line: Line, address: str) -> None:
+        self._line, self._stream, self.address = line, line.stream, address
+        self._seen: set[str] = set()
+        """Letters that were read and are still there."""
+        self._taken_away: list[str] = []
+        self._answers = Answers()
+
+    @classmethod
+    async def open(cls, line: Line, nonce: str, where: str, until: float) -> ListeningLine:
+        """Make a listener of a connection."""
+        address = f"lh:{nonce}"
+        listener = cls(line, address)
+        try:
+            rows = await line.ask(Request(_OPEN, (address, SILENCE)), until, commits=False)
+            if rows != [(1,)]:
+                raise nonsense(rows, where)
+            listener._sleep()
+        except OSError:
+            line.close()
+            raise cut_off(where, commits=False) from None
+        except BaseException:
+            line.close()
+            raise
+        return listener
+
+    @property
+    def socket(self) -> int:
+        """The number of its socket."""
+        return self._stream.number
+
+    def _sleep(self) -> None:
+        """Look for letters, and sleep if there are none that are not known yet."""
+        taken_away = sorted(self._seen) if len(self._seen) >= MOST_LETTERS else []
+        left = len(self._seen) - len(taken_away)
+        requests = [
+            Request(_LETTERS, (self.address,)),
+            Request(_SLEEP, (self.address, left, SLEEP)),
+        ]
+        if taken_away:
+            requests.insert(0, Request(_TAKE_AWAY, (self.address, ",".join(taken_away))))
+        self._taken_away, self._answers = taken_away, Answers()
+        self._stream.send_now(QUERY + ";".join(map(rendered, requests)).encode())
+
+    def notifications(self) -> list[tuple[str, str]]:
+        """Read what the socket has; returns addresses and holders, and raises `ConnectionError` when it broke."""
+        heard: list[tuple[str, str]] = []
+        try:
+            while self._stream.receive():
+                before = len(self._answers.results)
+                self._answers.feed(self._stream.inbox.packets())
+                for position in range(before, len(self._answers.results)):
+                    heard += self._understood(position)
+                if self._answers.is_complete:
+                    self._go_on()
+        except (Nonsense, OSError) as error:
+            raise ConnectionError from error
+        return heard
+
+    def _understood(self, position: int) -> list[tuple[str, str]]:
+        """What the result at this position says."""
+        letters_at = 1 if self._taken_away else 0
+        if position < letters_at:
+            self._seen.difference_update(self._taken_away)
+        if position != letters_at:
+            return []
+        new = [(letter, holder) for letter, holder in self._answers.results[position] if letter not in self._seen]
+        self._seen.update(letter for letter, _ in new)
+        return [(self.address, holder) for _, holder in new]
+
+    def _go_on(self) -> None:
+        error = self._answers.error
+        if error is not None and error.code != INTERRUPTED:
+            raise ConnectionError(error.words)
+        self._sleep()
+
+    def close(self) -> None:
+        """Close the connection, which lets go of the lock."""
+        self._line.close()
+
+    def let_go(self) -> None:
+        """Close this process's end only: after a fork the parent goes on using the connection."""
+        self._line.let_go()

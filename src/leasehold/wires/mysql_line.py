@@ -1,0 +1,103 @@
+"""One connection to MySQL or MariaDB that carries requests, one packet at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
+
+from leasehold.errors import EngineError, quoted
+from leasehold.keeping import log
+from leasehold.wires.mysql_errors import DUPLICATE, NO_SUCH_THREAD, error_from
+from leasehold.wires.mysql_packets import QUERY, Answers, Nonsense, SqlError, rendered
+from leasehold.wires.mysql_stream import Stream
+from leasehold.wires.postgres_errors import cut_off, nonsense, unanswered, unreachable
+from leasehold.wires.sql_table import Raced, Request, Row
+
+NUDGE: Final = "nudge"
+"""The name of a statement that stands last and may fail: all that mattered has been committed before it."""
+
+
+class Line:
+    """One connection. It carries one packet of requests at a time; what leaves answers unread closes it."""
+
+    def __init__(self, stream: Stream, address: str) -> None:
+        self.stream, self._address = stream, address
+
+    async def ask(self, request: Request, until: float, *, commits: bool = True) -> list[Row]:
+        """Send one request, a transaction of its own, and return its rows."""
+        try:
+            return (await self.ask_plainly([request], until, commits=commits))[0]
+        except SqlError as error:
+            raise error_from(error, self._address, commits=commits) from None
+
+    async def ask_all(self, requests: Sequence[Request], until: float, *, commits: bool) -> list[list[Row]]:
+        """Send requests together and return the rows of each. After the first that fails, none is carried out.
+
+        An error leaves the connection as it is, perhaps in a transaction.
+        """
+        try:
+            return await self.ask_plainly(requests, until, commits=commits)
+        except SqlError as error:
+            if error.code == DUPLICATE:
+                raise Raced from None
+            raise error_from(error, self._address, commits=commits) from None
+
+    async def ask_plainly(self, requests: Sequence[Request], until: float, *, commits: bool) -> list[list[Row]]:
+        """The same, but an error of the server is raised as it is.
+
+        A request may be several statements; its rows are those of the last one.
+        """
+        payload = QUERY + ";".join(map(rendered, requests)).encode()
+        sent = False
+        try:
+            await self.stream.send(payload, until)
+            sent = True
+            answers = await self.stream.answers(until)
+        except Nonsense as problem:
+            self.close()
+            raise nonsense(problem, self._address) from None
+        except OSError as error:
+            self.close()
+            raise self._failure(error, sent=sent, commits=commits) from None
+        except BaseException:
+            self.close()
+            raise
+        return self._sorted(requests, answers)
+
+    def _sorted(self, requests: Sequence[Request], answers: Answers) -> list[list[Row]]:
+        """The rows that each request asked for."""
+        ends = list(accumulate(request.statement.text.count(";") + 1 for request in requests))
+        error, results = answers.error, answers.results
+        if error is not None and requests[-1].statement.name == NUDGE and len(results) == ends[-1] - 1:
+            if error.code != NO_SUCH_THREAD:
+                log().warning(
+                    "a waiter at %s could not be nudged and will look by itself, within 1 s: %s",
+                    self._address,
+                    quoted(error.words),
+                )
+            error, results = None, [*results, []]
+        if error is not None:
+            raise error
+        if len(results) != ends[-1]:
+            self.close()
+            raise nonsense(f"{len(results)} answers to {ends[-1]} statements", self._address)
+        return [results[end - 1] for end in ends]
+
+    def _failure(self, error: OSError, *, sent: bool, commits: bool) -> EngineError:
+        if not sent:
+            return unreachable(self._address, "the connection broke")
+        failed = unanswered if isinstance(error, TimeoutError) else cut_off
+        return failed(self._address, commits=commits)
+
+    def is_usable(self) -> bool:
+        """Whether an idle line can carry a request: it is open, and the server has not hung up."""
+        return self.stream.is_quiet()
+
+    def close(self) -> None:
+        """Close the connection; the server then undoes what was not committed."""
+        self.stream.close()
+
+    def let_go(self) -> None:
+        """Close this process's end only: after a fork the parent goes on using the connection."""
+        self.stream.let_go()

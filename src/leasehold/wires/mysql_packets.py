@@ -1,0 +1,329 @@
+"""The protocol of MySQL and MariaDB, as far as it is needed here: bytes in, meaning out. Nothing here does I/O.
+
+Both speak it alike. Only the text form of requests is used: several statements go out in one packet, after the first
+that fails none is carried out, and each answers for itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from leasehold.wires.sql_table import Request, Row, Statement, Value
+
+LARGEST_PACKET: Final = 0xFFFFFF
+"""Longer ones would be cut in pieces; nothing that is sent or asked for here comes near."""
+UTF8MB4: Final = 45
+QUERY: Final = b"\x03"
+PING: Final = b"\x0e"
+QUIT: Final = b"\x01\x00\x00\x00\x01"
+_HEADER: Final = struct.Struct("<I").unpack_from
+_MORE_RESULTS: Final = 0x0008
+
+LONG_PASSWORD, CONNECT_WITH_DB, PROTOCOL_41, SSL = 0x1, 0x8, 0x200, 0x800
+TRANSACTIONS, SECURE_CONNECTION, MULTI_STATEMENTS, MULTI_RESULTS = 0x2000, 0x8000, 0x10000, 0x20000
+PLUGIN_AUTH, CONNECT_ATTRIBUTES = 0x80000, 0x100000
+_ALWAYS: Final = (
+    LONG_PASSWORD | PROTOCOL_41 | TRANSACTIONS | SECURE_CONNECTION | MULTI_STATEMENTS | MULTI_RESULTS | PLUGIN_AUTH
+)
+_INTEGERS: Final = frozenset({0, 1, 2, 3, 8, 9, 13, 246})
+"""Types of columns that are numbers, fixed-point ones among them: an expression may be one of those."""
+
+
+class Nonsense(Exception):
+    """What came is not what a server sends here."""
+
+
+class SqlError(Exception):
+    """An error that the server answered a statement with. It is a value here: the request decides what it means."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(code, words)
+        self.code, self.words = code, words
+
+
+class Inbox:
+    """Bytes as they come, and packets as they are complete."""
+
+    __slots__ = ("_bytes", "_next", "_ready")
+
+    def __init__(self) -> None:
+        self._bytes, self._next = bytearray(), 0
+        self._ready: list[bytes] = []
+
+    def add(self, received: bytes) -> None:
+        """Take in what came."""
+        self._bytes += received
+
+    def expect(self, number: int) -> None:
+        """The next packet has this number: each of an answer has one more than the one before."""
+        self._next = number
+
+    def packet(self) -> bytes | None:
+        """The next packet that is complete."""
+        if not self._ready:
+            self._ready = self._cut()
+        return self._ready.pop(0) if self._ready else None
+
+    def packets(self) -> list[bytes]:
+        """All packets that are complete."""
+        ready, self._ready = self._ready + self._cut(), []
+        return ready
+
+    def _cut(self) -> list[bytes]:
+        waiting, ready, number, at = self._bytes, [], self._next, 0
+        end = len(waiting)
+        while at + 4 <= end:
+            (header,) = _HEADER(waiting, at)
+            size = header & LARGEST_PACKET
+            if size == LARGEST_PACKET or header >> 24 != number:
+                raise Nonsense("a packet that is too long or out of order")
+            after = at + 4 + size
+            if after > end:
+                break
+            ready.append(bytes(waiting[at + 4 : after]))
+            at, number = after, number + 1 & 0xFF
+        del waiting[:at]
+        self._next = number
+        return ready
+
+    @property
+    def next_number(self) -> int:
+        """What the next packet is numbered, whoever sends it."""
+        return self._next
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits here."""
+        return not self._bytes and not self._ready
+
+
+def framed(payload: bytes, number: int = 0) -> bytes:
+    """A packet to send."""
+    if len(payload) >= LARGEST_PACKET:
+        raise ValueError("a request of this size is never made")
+    return struct.pack("<I", len(payload) | number << 24) + payload
+
+
+# Statements
+
+
+def written(name: str, text: str) -> Statement:
+    """A statement from a text with numbered placeholders: $1, $2 and so on."""
+    for number in range(32, 0, -1):
+        text = text.replace(f"${number}", f"{{{number - 1}}}")
+    return Statement(" ".join(text.split()), name)
+
+
+def rendered(request: Request) -> str:
+    """A request with its values in it. Text is written in hexadecimal: none of it can be taken for anything else."""
+    return request.statement.text.format(*map(literal, request.values))
+
+
+def literal(value: Value) -> str:
+    """A value as it stands in a statement."""
+    if value is None:
+        return "NULL"
+    return f"x'{value.encode().hex()}'" if isinstance(value, str) else f"{value:d}"
+
+
+# Answers
+
+
+class Answers:
+    """The answers to the statements of one packet, understood piece by piece."""
+
+    __slots__ = ("_columns", "_pending", "_rows", "error", "is_complete", "results")
+
+    def __init__(self) -> None:
+        self.results: list[list[Row]] = []
+        """Rows of those that return rows; of the others one, with how many rows were changed and the insert id."""
+        self.error: SqlError | None = None
+        """What the first statement without a result failed with."""
+        self.is_complete = False
+        self._pending: list[bytes] = []
+        """Packets that cannot be understood before more has come."""
+        self._columns: list[Callable[[bytes], Any]] = []
+        self._rows: list[Row] | None = None
+
+    def feed(self, packets: Iterable[bytes]) -> None:
+        """Take in the next packets."""
+        pending, at = self._pending, 0
+        pending += packets
+        while at < len(pending) and not self.is_complete:
+            packet = pending[at]
+            kind = packet[0] if packet else -1
+            if kind == 0xFF:
+                self.error, self.is_complete = error_in(packet), True
+            elif self._rows is not None:
+                if kind == 0xFE and len(packet) < 9:
+                    self._end(self._rows, packet[3:5])
+                else:
+                    self._rows.append(_row(packet, self._columns))
+            elif kind == 0:
+                changed, after = _number(packet, 1)
+                insert_id, after = _number(packet, after)
+                self._end([(changed, insert_id)], packet[after : after + 2])
+            elif 0 < kind < 0xFB:
+                # So many columns are described next, and then comes a mark; nothing of it makes sense without the rest.
+                described = at + kind + 1
+                if described >= len(pending):
+                    break
+                self._columns, self._rows = list(map(_reader, pending[at + 1 : described])), []
+                at = described
+            else:
+                raise Nonsense("an answer of an unknown kind")
+            at += 1
+        del pending[:at]
+
+    def _end(self, rows: list[Row], status: bytes) -> None:
+        if len(status) != 2:
+            raise Nonsense("an answer that ends too soon")
+        self.results.append(rows)
+        self._rows = None
+        self.is_complete = not int.from_bytes(status, "little") & _MORE_RESULTS
+
+
+def error_in(packet: bytes) -> SqlError:
+    """An error as the server sends it, with or without its state of five characters."""
+    code = int.from_bytes(packet[1:3], "little")
+    words = packet[9:] if packet[3:4] == b"#" else packet[3:]
+    return SqlError(code, words.decode("utf-8", "replace"))
+
+
+@lru_cache(maxsize=256)
+def _reader(description: bytes) -> Callable[[bytes], Any]:
+    at = 0
+    for _ in range(6):  # names of the catalog, the database, the table (twice) and the column (twice)
+        size, at = _number(description, at)
+        at += size
+    if len(description) < at + 8:
+        raise Nonsense("a column that is described too briefly")
+    return int if description[at + 7] in _INTEGERS else bytes.decode
+
+
+def _row(packet: bytes, columns: list[Callable[[bytes], Any]]) -> Row:
+    values: list[Any] = []
+    at = 0
+    try:
+        for read in columns:
+            size = packet[at]
+            if size < 0xFB:
+                at += 1
+            elif size == 0xFB:
+                values.append(None)
+                at += 1
+                continue
+            else:
+                size, at = _number(packet, at)
+            values.append(read(packet[at : at + size]))
+            at += size
+    except (IndexError, ValueError):
+        raise Nonsense("a value that cannot be read") from None
+    if at != len(packet):
+        raise Nonsense("a row of another length")
+    return tuple(values)
+
+
+_SIZES: Final[Mapping[int, int]] = {0xFC: 2, 0xFD: 3, 0xFE: 8}
+
+
+def _number(packet: bytes, at: int) -> tuple[int, int]:
+    """A number of variable length, and where it ends."""
+    try:
+        first = packet[at]
+        if first < 0xFB:
+            return first, at + 1
+        end = at + 1 + _SIZES[first]
+    except (IndexError, KeyError):
+        raise Nonsense("a number that is none") from None
+    return int.from_bytes(packet[at + 1 : end], "little"), end
+
+
+# Being let in
+
+
+class Greeting(NamedTuple):
+    """What a server says first."""
+
+    version: str
+    can_tls: bool
+    plugin: str
+    salt: bytes
+
+    @property
+    def is_mariadb(self) -> bool:
+        """Whether it is MariaDB."""
+        return "mariadb" in self.version.lower()
+
+
+def greeting(packet: bytes) -> Greeting:
+    """Understand the first packet of a connection; raises `SqlError` when it is a refusal."""
+    if packet[:1] == b"\xff":
+        raise error_in(packet)
+    end = packet.find(b"\0", 1)
+    if packet[:1] != b"\x0a" or end < 0 or len(packet) < end + 32:
+        raise Nonsense("a greeting of another protocol")
+    at = end + 5
+    abilities = int.from_bytes(packet[at + 9 : at + 11], "little") | (
+        int.from_bytes(packet[at + 14 : at + 16], "little") << 16
+    )
+    needed = PROTOCOL_41 | SECURE_CONNECTION | PLUGIN_AUTH | MULTI_STATEMENTS
+    if abilities & needed != needed:
+        raise Nonsense("a greeting of a server that is too old")
+    rest = max(13, packet[at + 16] - 8)
+    salt = packet[at : at + 8] + packet[at + 27 : at + 27 + rest].rstrip(b"\0")
+    plugin = packet[at + 27 + rest :].partition(b"\0")[0]
+    return Greeting(
+        packet[1:end].decode("ascii", "replace"), bool(abilities & SSL), plugin.decode("ascii", "replace"), salt
+    )
+
+
+def tls_request() -> bytes:
+    """Asks to go on in TLS."""
+    return struct.pack("<IIB23x", _ALWAYS | CONNECT_WITH_DB | CONNECT_ATTRIBUTES | SSL, LARGEST_PACKET, UTF8MB4)
+
+
+def login(user: str, database: str, plugin: str, proof: bytes, program: str, *, tls: bool) -> bytes:
+    """Says who one is, and proves it."""
+    abilities = _ALWAYS | CONNECT_WITH_DB | CONNECT_ATTRIBUTES | (SSL if tls else 0)
+    attributes = _text(b"program_name") + _text(program.encode())
+    return b"".join(
+        (
+            struct.pack("<IIB23x", abilities, LARGEST_PACKET, UTF8MB4),
+            user.encode() + b"\0",
+            bytes((len(proof),)) + proof,
+            database.encode() + b"\0",
+            plugin.encode() + b"\0",
+            _text(attributes),
+        )
+    )
+
+
+def _text(text: bytes) -> bytes:
+    return bytes((len(text),)) + text
+
+
+def native_proof(password: bytes, salt: bytes) -> bytes:
+    """For mysql_native_password."""
+    if not password:
+        return b""
+    once = hashlib.sha1(password, usedforsecurity=False).digest()
+    twice = hashlib.sha1(once, usedforsecurity=False).digest()
+    return _mixed(once, hashlib.sha1(salt[:20] + twice, usedforsecurity=False).digest())
+
+
+def caching_proof(password: bytes, salt: bytes) -> bytes:
+    """For caching_sha2_password, where the server remembers the user."""
+    if not password:
+        return b""
+    once = hashlib.sha256(password).digest()
+    twice = hashlib.sha256(once).digest()
+    return _mixed(once, hashlib.sha256(twice + salt[:20]).digest())
+
+
+def _mixed(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))

@@ -1,0 +1,142 @@
+"""A connected socket, plain or in TLS, that is never waited for longer than told, in either world."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+from leasehold.wires.mysql_packets import QUIT, Answers, Inbox, framed
+from leasehold.wires.sockets import Sockets, has_something, tune
+
+if TYPE_CHECKING:
+    import ssl
+
+CHUNK: Final = 65536
+
+
+class Stream:
+    """Packets over a socket. All waiting is done by the sockets of a world."""
+
+    def __init__(self, sock: socket.socket, sockets: Sockets) -> None:
+        self._sock, self._sockets = sock, sockets
+        self._wants_read: tuple[type[Exception], ...] = (BlockingIOError,)
+        self._wants_write: tuple[type[Exception], ...] = (BlockingIOError,)
+        self.inbox = Inbox()
+
+    @property
+    def number(self) -> int:
+        """The number of the socket; -1 when it is closed."""
+        return self._sock.fileno()
+
+    async def start_tls(self, context: ssl.SSLContext, host: str, until: float) -> None:
+        """Go on in TLS; raises `ssl.SSLError` where the server is not who it should be."""
+        import ssl
+
+        if not self.inbox.is_empty:
+            raise ConnectionError("the server went on before TLS began")
+        secured = context.wrap_socket(self._sock, server_hostname=host or None, do_handshake_on_connect=False)
+        self._sock = secured
+        self._wants_read = (BlockingIOError, ssl.SSLWantReadError)
+        self._wants_write = (BlockingIOError, ssl.SSLWantWriteError)
+        while True:
+            try:
+                secured.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._ready(until, to_write=False)
+            except ssl.SSLWantWriteError:
+                await self._ready(until, to_write=True)
+            else:
+                return
+
+    async def send(self, payload: bytes, until: float, number: int = 0) -> None:
+        """Send a packet; what answers it is numbered on from it."""
+        rest = memoryview(framed(payload, number))
+        self.inbox.expect(number + 1 & 0xFF)
+        while rest:
+            try:
+                rest = rest[self._sock.send(rest) :]
+            except self._wants_write:
+                await self._ready(until, to_write=True)
+
+    def send_now(self, payload: bytes) -> None:
+        """Send a packet that is so small that it always fits."""
+        packet = framed(payload)
+        self.inbox.expect(1)
+        if self._sock.send(packet) != len(packet):
+            raise ConnectionError("the socket is full")
+
+    async def answers(self, until: float) -> Answers:
+        """The answers to the packet of requests that was sent."""
+        answers, inbox = Answers(), self.inbox
+        while not answers.is_complete:
+            if self.receive():
+                answers.feed(inbox.packets())
+            else:
+                await self._ready(until, to_write=False)
+        return answers
+
+    async def packet(self, until: float) -> bytes:
+        """The next packet."""
+        while (packet := self.inbox.packet()) is None:
+            while not self.receive():
+                await self._ready(until, to_write=False)
+        return packet
+
+    def receive(self) -> bool:
+        """Take in what is there, without waiting; raises `ConnectionError` at the end of the connection."""
+        try:
+            received = self._sock.recv(CHUNK)
+        except self._wants_read:
+            return False
+        if not received:
+            raise ConnectionError("the server closed the connection")
+        self.inbox.add(received)
+        return True
+
+    async def _ready(self, until: float, *, to_write: bool) -> None:
+        if not await self._sockets.ready(self._sock.fileno(), to_write=to_write, until=until):
+            raise TimeoutError
+
+    def is_quiet(self) -> bool:
+        """Whether an idle connection is open, and the server has said nothing that nobody asked for."""
+        if self._sock.fileno() < 0 or not self.inbox.is_empty:
+            return False
+        try:
+            # In TLS there may be something to read that says nothing.
+            return not has_something(self._sock.fileno()) or not self.receive()
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Close it at once. The server notes in its log who leaves without a word, so there is one if it fits."""
+        with contextlib.suppress(OSError):
+            if self._sock.fileno() >= 0:
+                self._sock.send(QUIT)
+        self._sock.close()
+
+    def let_go(self) -> None:
+        """Close this process's end only, without a word: after a fork the parent goes on using the connection."""
+        if self._sock.fileno() >= 0:
+            os.close(self._sock.detach())
+
+
+async def connected(family: int, place: object, sockets: Sockets, until: float) -> Stream:
+    """Connect to one address; raises `OSError`, which `TimeoutError` is too."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        problem = sock.connect_ex(place)  # type: ignore[arg-type]
+        if problem == errno.EINPROGRESS:
+            if not await sockets.ready(sock.fileno(), to_write=True, until=until):
+                raise TimeoutError("no answer in time")
+            problem = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if problem:
+            raise OSError(problem, os.strerror(problem))
+        tune(sock)
+    except BaseException:
+        sock.close()
+        raise
+    return Stream(sock, sockets)

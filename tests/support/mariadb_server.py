@@ -1,0 +1,202 @@
+"""A MariaDB server of the tests' own: in its own folder, on a free port of the loopback, ended by process id."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+import servers
+
+SYSTEM_USER = "mysql"
+"""Who runs the server when the tests run as root, which it refuses to be run by."""
+PASSWORD = "canary-7Qx"
+"""Of the user `leasehold`. Nothing that Leasehold shows may contain it."""
+STARTS_WITHIN = 30.0
+MEMORY, ROOM = Path("/dev/shm"), 2**30
+"""No test here pulls the plug; what would be synced to a disk that others are busy with is kept in memory."""
+SETTINGS = {
+    "bind-address": "127.0.0.1",
+    "max-connections": "400",
+    "innodb-buffer-pool-size": "32M",
+    "innodb-log-file-size": "8M",
+    "skip-name-resolve": "1",
+}
+
+
+class MariadbServer:
+    """One server process; `start` after `stop` or `kill` finds what the folder kept."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        program = servers.find("mariadb")
+        if program is None:
+            pytest.fail("no MariaDB server here; python tools/servers.py ensure mariadb")
+        self.folder, self.data, self._program = folder, folder / "data", program
+        self._settings = {**SETTINGS, **settings}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._paused = False
+        self.port = _free_port()
+
+    # Addresses
+
+    @property
+    def url(self) -> str:
+        """For a user who may do everything with the database and nothing else."""
+        return self.url_at("127.0.0.1", self.port)
+
+    def url_at(self, host: str, port: int) -> str:
+        """The same database by way of another address, such as a proxy's."""
+        return f"mariadb://leasehold:{PASSWORD}@{host}:{port}/leasehold"
+
+    @property
+    def socket(self) -> str:
+        """The path of its Unix socket."""
+        return str(self.folder / "socket")
+
+    def superuser(self) -> pymysql.Connection[Any]:
+        """A connection that may do everything, in autocommit mode."""
+        return pymysql.connect(unix_socket=self.socket, user="root", autocommit=True, connect_timeout=10)
+
+    def sql(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Run one statement as the superuser."""
+        with contextlib.closing(self.superuser()) as connection, connection.cursor() as cursor:
+            cursor.execute(query, values or None)
+            return list(cursor.fetchall())
+
+    # Its life
+
+    def create(self) -> None:
+        """Make the data folder, the user and the database."""
+        if os.geteuid() == 0:
+            shutil.chown(self.folder, SYSTEM_USER, SYSTEM_USER)
+        install = shutil.which("mariadb-install-db") or "mariadb-install-db"
+        command = [
+            install, "--no-defaults", f"--datadir={self.data}", "--auth-root-authentication-method=normal",
+            "--skip-test-db", *self._as_server_user(),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False)
+        if done.returncode:
+            pytest.fail(f"mariadb-install-db failed: {done.stdout[-300:]} {done.stderr[-300:]}")
+        self.start()
+        self.sql("CREATE DATABASE leasehold")
+        self.sql(f"CREATE USER leasehold IDENTIFIED BY '{PASSWORD}'")
+        self.sql("GRANT ALL ON leasehold.* TO leasehold")
+
+    @staticmethod
+    def _as_server_user() -> list[str]:
+        return [f"--user={SYSTEM_USER}"] if os.geteuid() == 0 else []
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        command = [
+            str(self._program), "--no-defaults", f"--datadir={self.data}", f"--port={self.port}",
+            f"--socket={self.socket}", f"--pid-file={self.folder / 'pid'}", *self._as_server_user(),
+            *(f"--{name}={value}" for name, value in self._settings.items()),
+        ]  # fmt: skip
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder)
+        give_up_at = time.monotonic() + STARTS_WITHIN
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > give_up_at:
+                pytest.fail(f"MariaDB did not start: {(self.folder / 'log').read_text()[-500:]}")
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        """Whether it greets. A client library would leave sockets behind when it does not."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(5)
+            try:
+                probe.connect(self.socket)
+                return bool(probe.recv(1))
+            except OSError:
+                return False
+
+    def stop(self) -> None:
+        """Shut it down in good order; connections are cut."""
+        self.resume()
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once, as a crash would: it recovers when it starts."""
+        self.resume()
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.poll() is None:
+            process.send_signal(number)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(20)
+
+    def restart(self) -> None:
+        """Shut it down and start it on the same port."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Freeze it: it answers nobody, and no connection is closed."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        self._paused = True
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] not in "TZX":
+            time.sleep(0.001)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        if self._paused and self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._paused = False
+
+    def connections(self, user: str = "leasehold") -> list[int]:
+        """The ids of a user's connections."""
+        return [number for [number] in self.sql("SELECT id FROM information_schema.processlist WHERE user = %s", user)]
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[Path]:
+    """A folder that another system user can reach; those of pytest cannot be."""
+    in_memory = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
+    folder = Path(tempfile.mkdtemp(prefix="leasehold-mariadb-", dir=MEMORY if in_memory else None))
+    try:
+        folder.chmod(0o755)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def running_mariadb(*, files: Mapping[str, Path] | None = None, **settings: str) -> Iterator[MariadbServer]:
+    """Run a fresh server for as long as the block; `files` are settings that name files, which are copied for it."""
+    with own_folder() as folder:
+        for name, path in (files or {}).items():
+            settings[name] = shutil.copy(path, str(folder))
+            if os.geteuid() == 0:
+                shutil.chown(settings[name], SYSTEM_USER, SYSTEM_USER)
+        server = MariadbServer(folder, **settings)
+        try:
+            server.create()
+            yield server
+        finally:
+            server.kill()
