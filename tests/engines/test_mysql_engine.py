@@ -1,0 +1,192 @@
+"""What only MySQL and MariaDB do: names as bytes, and wake-ups by interrupting a sleep in the server."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import pytest
+from tests.engines.mysql_help import calling, eventually, opened, soon, want
+from tests.support.mariadb_server import PASSWORD, MariadbServer
+
+from leasehold.core.engine import Busy, Grant, Renewal, Want
+from leasehold.core.worlds import run_blocking
+from leasehold.engines.mysql import MysqlEngine
+from leasehold.wires import mysql_ear
+from leasehold.wires.mysql_ear import MOST_LETTERS
+from leasehold.wires.mysql_packets import Answers, Inbox, Nonsense, framed
+from leasehold.wires.sql_table import Request, Statement
+
+WORLDS = ("blocking", "asyncio")
+
+
+@pytest.fixture(params=WORLDS)
+def world(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_names_that_a_collation_would_take_for_one_are_many(mariadb_server: MariadbServer) -> None:
+    names = ["a", "A", "a ", " a", "á", "ß", "ss", "%", "_", "a'--", "x" * 255, "😀" * 63]
+    with opened(mariadb_server.url) as engine:
+        tokens = [run_blocking(engine.take(want(name, "h"), until=soon(engine))) for name in names]
+        assert all(isinstance(one, Grant) for one in tokens)
+        listed = run_blocking(engine.names(after=None, limit=99, until=soon(engine)))
+        assert listed == sorted(names, key=str.encode)
+        for name in names:
+            assert run_blocking(engine.release(name, "h", until=soon(engine)))
+
+
+def test_every_kind_of_lease_is_renewed_in_a_batch(mariadb_server: MariadbServer, world: str) -> None:
+    with calling(mariadb_server.url, world) as (engine, run):
+        wants = [want("alone", "h1"), Want("shared", "h2", 5.0, "shared"), Want("shared", "h3", 5.0, "shared")]
+        tokens = [run(engine.take(one, until=soon(engine))).token for one in wants]
+        asked = [Renewal(one.name, one.holder, token, 9.0) for one, token in zip(wants, tokens, strict=True)]
+        asked.insert(1, Renewal("nobody's", "h4", 1, 9.0))
+        asked.append(Renewal("shared", "h2", tokens[1] + 5, 9.0))
+        assert run(engine.renew(asked, until=soon(engine))) == [True, False, True, True, False]
+        status = run(engine.status("shared", until=soon(engine)))
+        assert all(one.expires_in > 8 for one in status.holders)
+
+
+def woken_after(engine: MysqlEngine, name: str, holder: str) -> float:
+    """How long a queued waiter dozes until it is woken."""
+    since = time.monotonic()
+    run_blocking(engine.wait(want(name, holder), soon(engine)))
+    return time.monotonic() - since
+
+
+def test_a_wake_up_that_finds_the_listener_awake_is_not_lost(mariadb_server: MariadbServer) -> None:
+    """The interruption hits nothing there; the next sleep must see the letter, and not be slept."""
+    with (
+        opened(mariadb_server.url, namespace="awake") as engine,
+        opened(mariadb_server.url, namespace="awake") as other,
+    ):
+        for number in range(MOST_LETTERS + 4):  # so that some are taken away meanwhile
+            name = f"n{number}"
+            assert isinstance(run_blocking(engine.take(want(name, "h1"), until=soon(engine))), Grant)
+            assert isinstance(
+                run_blocking(other.take(want(name, f"w{number}"), until=soon(other), patience=30.0)), Busy
+            )
+            if number % 4 == 0:
+                time.sleep(1.1)  # nobody reads, so the listener's sleep has ended, and it was not told to sleep again
+            assert run_blocking(engine.release(name, "h1", until=soon(engine)))
+            assert woken_after(other, name, f"w{number}") < 0.9
+            assert isinstance(run_blocking(other.take(want(name, f"w{number}"), until=soon(other))), Grant)
+        letters = mariadb_server.sql("SELECT COUNT(*) FROM leasehold.leasehold_wake")[0][0]
+        assert letters < MOST_LETTERS + 4
+
+
+def test_a_sleep_is_not_begun_over_a_letter(mariadb_server: MariadbServer) -> None:
+    """A letter that came between looking and sleeping, whose interruption hit nothing, must end the sleep."""
+    with opened(mariadb_server.url) as engine:
+        run_blocking(engine.status("a", until=soon(engine)))
+        mariadb_server.sql("INSERT INTO leasehold.leasehold_wake VALUES ('lh:here', 'l1', 'h', 9000000000000000)")
+
+        def slept(letters_known: int) -> float:
+            since = time.monotonic()
+            asked = Request(mysql_ear._SLEEP, ("lh:here", letters_known, 1))
+            run_blocking(engine._ask_all([asked], soon(engine)))
+            return time.monotonic() - since
+
+        assert slept(1) >= 0.9
+        assert slept(0) < 0.9
+        mariadb_server.sql("DELETE FROM leasehold.leasehold_wake WHERE address = 'lh:here'")
+
+
+def test_a_waiter_whose_listener_is_gone_is_passed_over(mariadb_server: MariadbServer) -> None:
+    with opened(mariadb_server.url, namespace="gone") as engine:
+        with opened(mariadb_server.url, namespace="gone") as dead:
+            assert isinstance(run_blocking(engine.take(want("a", "h1"), until=soon(engine))), Grant)
+            assert isinstance(run_blocking(dead.take(want("a", "h2"), until=soon(dead), patience=30.0)), Busy)
+            assert isinstance(run_blocking(engine.take(want("a", "h3"), until=soon(engine), patience=30.0)), Busy)
+        eventually(lambda: len(mariadb_server.connections()) == 2)
+        assert run_blocking(engine.release("a", "h1", until=soon(engine)))
+        assert woken_after(engine, "a", "h3") < 0.9
+        assert isinstance(run_blocking(engine.take(want("a", "h3"), until=soon(engine), patience=30.0)), Grant)
+
+
+def test_another_user_may_not_interrupt_and_is_heard_all_the_same(
+    mariadb_server: MariadbServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    mariadb_server.sql(f"CREATE OR REPLACE USER neighbour IDENTIFIED BY '{PASSWORD}'")
+    mariadb_server.sql("GRANT ALL ON leasehold.* TO neighbour")
+    url = mariadb_server.url.replace("leasehold:", "neighbour:")
+    with opened(mariadb_server.url, namespace="users") as engine, opened(url, namespace="users") as neighbour:
+        assert isinstance(run_blocking(neighbour.take(want("a", "h1"), until=soon(engine))), Grant)
+        assert isinstance(run_blocking(engine.take(want("a", "h2"), until=soon(engine), patience=30.0)), Busy)
+        with caplog.at_level(logging.WARNING, "leasehold"):
+            assert run_blocking(neighbour.release("a", "h1", until=soon(engine)))
+        assert "could not be nudged" in caplog.text
+        assert woken_after(engine, "a", "h2") < 3.0
+        assert isinstance(run_blocking(engine.take(want("a", "h2"), until=soon(engine), patience=30.0)), Grant)
+
+
+def test_letters_that_nobody_comes_for_are_swept(mariadb_server: MariadbServer) -> None:
+    with opened(mariadb_server.url) as engine:
+        run_blocking(engine.status("a", until=soon(engine)))
+        mariadb_server.sql("INSERT INTO leasehold.leasehold_wake VALUES ('lh:old', 'l1', 'h', 1)")
+        run_blocking(engine._sweep(soon(engine)))
+        assert mariadb_server.sql("SELECT COUNT(*) FROM leasehold.leasehold_wake WHERE address = 'lh:old'") == [(0,)]
+
+
+def test_many_who_add_the_same_name_at_once_agree(mariadb_server: MariadbServer) -> None:
+    """None of them is undone by another, and one of them has it."""
+    with opened(mariadb_server.url) as engine:
+        outcomes: list[object] = []
+
+        def take(number: int) -> None:
+            for name in range(20):
+                wanted = Want(f"race-{name}", f"h{number}", 30.0, "permit", 3)
+                outcomes.append(run_blocking(engine.take(wanted, until=soon(engine, 20.0))))
+
+        threads = [threading.Thread(target=take, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(outcomes) == 120
+        assert sum(isinstance(one, Grant) for one in outcomes) == 60
+
+
+def test_an_error_in_the_middle_carries_out_nothing_behind_it(mariadb_server: MariadbServer) -> None:
+    with opened(mariadb_server.url) as engine:
+        run_blocking(engine.status("a", until=soon(engine)))
+        add = Request(Statement("INSERT INTO leasehold_wake VALUES ('lh:never', 'l', 'h', 9000000000000000)", "add"))
+        wrong = Request(Statement("SELECT nothing", "wrong"))
+        with pytest.raises(Exception, match="answered with an error"):
+            run_blocking(engine._ask_all([engine.begin, add, wrong, engine.commit], soon(engine), commits=True))
+        eventually(
+            lambda: mariadb_server.sql("SELECT * FROM leasehold.leasehold_wake WHERE address = 'lh:never'") == []
+        )
+
+
+@pytest.mark.parametrize(
+    "packets",
+    [
+        [b"\xfb/etc/passwd"],
+        [b""],
+        [b"\0"],
+        [b"\x01", b"short", b"\xfe\0\0\x02\0"],
+        [b"\xfe\xff"],
+        [b"\x01", b"\x03def\0\0\0\x01a\0\x0c\x3f\0\x0b\0\0\0\x08\0\0\0\0\0", b"\xfe\0\0\x02\0", b"\x02xy"],
+        [b"\x01", b"\x03def\0\0\0\x01a\0\x0c\x3f\0\x0b\0\0\0\x08\0\0\0\0\0", b"\xfe\0\0\x02\0", b"\x011\x011"],
+    ],
+)
+def test_answers_that_make_no_sense_are_refused(packets: list[bytes]) -> None:
+    """A server may ask for a file in the midst of an answer; nothing but answers is understood."""
+    answers = Answers()
+    with pytest.raises(Nonsense):
+        answers.feed(packets)
+
+
+def test_a_packet_out_of_order_is_refused() -> None:
+    inbox = Inbox()
+    inbox.expect(1)
+    inbox.add(framed(b"\0\0\0\x02\0\0\0", 1)[:5])
+    assert inbox.packet() is None
+    inbox.add(framed(b"\0\0\0\x02\0\0\0", 1)[5:])
+    assert inbox.packet() == b"\0\0\0\x02\0\0\0"
+    inbox.add(framed(b"again", 1))
+    with pytest.raises(Nonsense):
+        inbox.packet()
