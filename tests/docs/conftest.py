@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.consul_server import running_consul
+from tests.support.mariadb_server import running_mariadb
 from tests.support.postgres_server import running_postgres
 from tests.support.redlock_servers import running_quorum
 
@@ -54,6 +55,13 @@ def docs_redlock_url() -> Iterator[str]:
     """Three real Redis servers."""
     with running_quorum(3) as quorum:
         yield quorum.url
+
+
+@pytest.fixture(scope="session")
+def docs_mariadb_url() -> Iterator[str]:
+    """A real MariaDB."""
+    with running_mariadb() as server:
+        yield server.url
 
 
 def _wait_for(port: int) -> None:
