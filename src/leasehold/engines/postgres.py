@@ -16,14 +16,14 @@ from leasehold.core.table import Place
 from leasehold.engines.postgres_facts import SETTINGS, lease_facts, warn_if_weak
 from leasehold.engines.postgres_session import PostgresSessionFamily
 from leasehold.engines.postgres_transaction import lock_in_transaction, lock_in_transaction_async
-from leasehold.engines.sql_lease import SqlLeaseEngine
+from leasehold.engines.sql_lease import Changed, SqlLeaseEngine
 from leasehold.wires.postgres import PostgresWire, asyncio_wire, blocking_wire
 from leasehold.wires.postgres_line import Line
 from leasehold.wires.postgres_listen import key_of
 from leasehold.wires.postgres_tables import CLOCK, LAZILY, dialect_of, prefix_of, tables_sql
 from leasehold.wires.postgres_target import Target, target_from_client, target_from_url, warn_of_transport
 from leasehold.wires.redis_target import Hidden
-from leasehold.wires.sql_table import LeaseTable, Request, Statement
+from leasehold.wires.sql_table import LeaseTable, Request, Row, Statement
 
 __all__ = [
     "PostgresEngine",
@@ -48,6 +48,40 @@ RETURNING token
 _RELEASE_ALONE: Final = """
 UPDATE {prefix}lease SET holder = NULL, turn_since = {now} FROM {lazily}
 WHERE namespace = $1 AND name = $2 AND holder = $3 AND crowd = 0 AND expires > {now} RETURNING 1
+"""
+# Both come after a statement that locks the row: so they see the queue as it is, and nobody else changes it meanwhile.
+_HEAD: Final = """
+head AS MATERIALIZED (
+    SELECT holder, mode, most, since, until, address, about FROM {prefix}waiter
+    WHERE namespace = $1 AND name = $2 AND until > {now} ORDER BY seq LIMIT 1
+)"""
+_CROWD: Final = """
+CASE WHEN EXISTS (SELECT 1 FROM {prefix}waiter WHERE namespace = $1 AND name = $2 AND holder <> $3) THEN 2 ELSE 0 END
+"""
+_TAKE_TURN: Final = """
+WITH {head}, taken AS (
+    UPDATE {prefix}lease AS l SET
+        token = greatest(l.token + 1, {now}), turn_since = {now}, holder = $3, since = {now}, expires = {now} + $4,
+        lasts = $4, beat = 0, delay = $5, about = $6, crowd = {crowd}
+    FROM head WHERE l.namespace = $1 AND l.name = $2 AND head.holder = $3 AND l.crowd = 2 AND l.closed_until <= {now}
+        AND (l.holder IS NULL OR (l.expires <= {now} AND l.delay = 0))
+    RETURNING l.token
+), left_queue AS (
+    DELETE FROM {prefix}waiter USING taken WHERE namespace = $1 AND name = $2 AND holder = $3
+)
+SELECT token FROM taken
+"""
+_RELEASE_TO_NEXT: Final = """
+WITH {head}, freed AS (
+    UPDATE {prefix}lease SET holder = NULL, turn_since = {now}, crowd = {crowd}
+    WHERE namespace = $1 AND name = $2 AND holder = $3 AND crowd IN (0, 2) AND expires > {now}
+    RETURNING crowd, closed_until <= {now} AS is_open
+)
+SELECT freed.crowd, CASE
+    WHEN NOT is_open OR head.address IS NULL OR head.address !~ '^leasehold_[0-9a-f]{{16}}$' THEN true
+    WHEN pg_try_advisory_xact_lock(('x' || right(head.address, 16))::bit(64)::bigint) THEN false
+    ELSE pg_notify(head.address, head.holder)::text IS NOT NULL END, head.*
+FROM freed LEFT JOIN head ON true
 """
 _RENEW: Final = """
 UPDATE {prefix}{table} AS l SET
@@ -93,6 +127,27 @@ class PostgresEngine(SqlLeaseEngine[Line]):
         values = (self._namespace, name, holder)
         return bool(await self._ask(Request(self._statements["release_alone"], values), until))
 
+    async def _take_turn(self, want: Want, until: float) -> int:
+        micros = int(want.ttl * 1_000_000), int(want.delay * 1_000_000)
+        values = (self._namespace, want.name, want.holder, *micros, want.about)
+        rows = await self._once_locked(want.name, Request(self._statements["take_turn"], values), until, lazily=False)
+        return rows[0][0] if rows else 0
+
+    async def _release_to_next(self, name: str, holder: str, until: float) -> Changed[bool] | None:
+        values = (self._namespace, name, holder)
+        rows = await self._once_locked(name, Request(self._statements["release_to_next"], values), until, lazily=True)
+        if not rows:
+            return None
+        [[crowd, told, *head]] = rows
+        return Changed(crowd != 0, None if told else Place(*head))
+
+    async def _once_locked(self, name: str, request: Request, until: float, *, lazily: bool) -> list[Row]:
+        """Send a request behind one that locks the name's row, all in one round trip."""
+        lock = self._leases.request("lock_lease", self._namespace, name)
+        settings = [self.lazily] if lazily and self.lazily is not None else []
+        [*_, rows, _] = await self._ask_all([self.begin, *settings, lock, request, self.commit], until, commits=True)
+        return rows
+
     async def _renew_some(self, leases: Sequence[Renewal], until: float) -> list[bool]:
         asked = json.dumps(
             [
@@ -129,9 +184,12 @@ class PostgresFamily:
         self.target, self._label = target, label
         self.leases = LeaseTable(dialect_of(target.schema, clock), namespace)
         words = {"prefix": prefix_of(target.schema), "now": clock}
+        queue = {"head": _HEAD.format(**words), "crowd": _CROWD.format(**words)}
         texts = {
             "take_free": _TAKE_FREE.format(lazily="" if target.durable else f", {LAZILY}", **words),
             "release_alone": _RELEASE_ALONE.format(lazily=LAZILY, **words),
+            "take_turn": _TAKE_TURN.format(**queue, **words),
+            "release_to_next": _RELEASE_TO_NEXT.format(**queue, **words),
             "renew_lease": _RENEW.format(table="lease", **words),
             "renew_seat": _RENEW.format(table="seat", **words),
             "wake": _WAKE,

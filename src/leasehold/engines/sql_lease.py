@@ -115,6 +115,8 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
         self._leases, self._wire = leases, wire
         # Names that were last seen with a queue or with several holders: there a single statement will not do.
         self._crowded: set[str] = set()
+        self._queued: set[str] = set()
+        """Holders that were queued from here: each asks again, or leaves."""
         self._takes_until_sweep = 1 + int(self.world.chance() * SWEEP_EVERY)
         self._swept_to = START
 
@@ -127,6 +129,17 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
     @abstractmethod
     async def _release_alone(self, name: str, holder: str, until: float) -> bool:
         """Give back an exclusive lease that nobody waits for, in one statement; False when it is not as simple."""
+
+    async def _take_turn(self, want: Want, until: float) -> int:  # noqa: ARG002 -- the lease table does it as well
+        """Take a free name as the head of its queue, where the server can do so at once; returns the token, or 0."""
+        return 0
+
+    async def _release_to_next(self, name: str, holder: str, until: float) -> Changed[bool] | None:  # noqa: ARG002
+        """Give back an exclusive lease and wake the head of the queue, where the server can do so at once.
+
+        Returns whether it is still crowded, and whom nobody hears for; None when it is not as simple.
+        """
+        return None
 
     @abstractmethod
     async def _renew_some(self, leases: Sequence[Renewal], until: float) -> list[bool]:
@@ -158,8 +171,8 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
         if self._takes_until_sweep <= 0:
             self._takes_until_sweep = SWEEP_EVERY
             await self._sweep(until)
-        if suspect is None and want.mode == "exclusive" and want.name not in self._crowded:
-            token = await self._take_free(want, until)
+        if suspect is None and want.mode == "exclusive":
+            token = await self._take_at_once(want, until)
             if token:
                 return Grant(token)
         if patience is None:
@@ -172,6 +185,22 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
         incumbent = Incumbent(seat.token, seat.beat, seat.lasts / 1e6, seat.about) if seat is not None else None
         return Busy(answer.ask_again / 1e6, incumbent)
 
+    async def _take_at_once(self, want: Want, until: float) -> int:
+        """Take the name in the cases that are usual and simple; returns the token, or 0."""
+        if want.name not in self._crowded:
+            return await self._take_free(want, until)
+        if want.holder not in self._queued:
+            return 0
+        token = await self._take_turn(want, until)
+        if token:
+            self._leaves(want.holder)
+        return token
+
+    def _leaves(self, holder: str) -> None:
+        """It waits no more."""
+        self._queued.discard(holder)
+        self._wire.ignore(holder)
+
     async def _take_or_queue(
         self, want: Want, patience: float, suspect: Suspect | None, until: float
     ) -> Taken | Refused:
@@ -181,9 +210,10 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
             address = await self._wire.listen(want.holder, patience, until)
             answer = await self._take_by_table(want, patience, address, suspect, until)
             expected = isinstance(answer, Refused)
+            self._queued.add(want.holder)
         finally:
             if not expected:
-                self._wire.ignore(want.holder)
+                self._leaves(want.holder)
         return answer
 
     async def _take_by_table(
@@ -223,8 +253,15 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
 
     async def release(self, name: str, holder: str, *, until: float) -> bool:
         """Give the name back, and leave its queue. False when it was not held by this holder any more."""
-        self._wire.ignore(holder)
-        if name not in self._crowded and await self._release_alone(name, holder, until):
+        self._leaves(holder)
+        if name not in self._crowded:
+            if await self._release_alone(name, holder, until):
+                return True
+        elif (changed := await self._release_to_next(name, holder, until)) is not None:
+            if not changed.answer:
+                self._crowded.discard(name)
+            if changed.wake is not None:
+                await self._wake_another(name, changed.wake, until)
             return True
         return (await self._release_by_table(name, holder, until)).held
 

@@ -1,0 +1,53 @@
+"""Handing a name over from one waiter to the next, in one round trip each."""
+
+from __future__ import annotations
+
+import pytest
+from tests.engines.postgres_help import WORLDS, calling, want
+from tests.support.postgres_server import PostgresServer
+
+from leasehold.core.engine import Busy, Grant
+
+FIRST, SECOND, THIRD = (want("n", letter * 32) for letter in "abc")
+
+
+async def _not_needed(*_: object, **__: object) -> None:
+    raise AssertionError("the long way was taken")
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_head_of_the_queue_is_woken_and_nobody_else_gets_its_turn(
+    postgres_server: PostgresServer, world: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with calling(postgres_server.url, world) as engine:
+        token = engine.take(FIRST).token
+        for waiting in (SECOND, THIRD):
+            assert isinstance(engine.take(waiting, patience=60.0), Busy)
+        with monkeypatch.context() as short:
+            short.setattr(engine.engine, "_release_by_table", _not_needed)
+            assert engine.release("n", FIRST.holder) is True
+        assert engine.wait(SECOND, 30.0) < 20.0
+        assert isinstance(engine.take(THIRD, patience=60.0), Busy), "it is not its turn"
+        monkeypatch.setattr(engine.engine, "_take_by_table", _not_needed)
+        monkeypatch.setattr(engine.engine, "_release_by_table", _not_needed)
+        for waiting in (SECOND, THIRD):
+            answer = engine.take(waiting, patience=60.0)
+            assert isinstance(answer, Grant)
+            assert answer.token > token
+            token = answer.token
+            assert engine.release("n", waiting.holder) is True
+        # Nobody waits any more, so the name is as simple as before.
+        assert engine.take(FIRST).token > token
+        assert engine.release("n", FIRST.holder) is True
+
+
+def test_a_head_that_nobody_hears_for_is_passed_by(postgres_server: PostgresServer) -> None:
+    with calling(postgres_server.url, "blocking") as engine, calling(postgres_server.url, "blocking") as deaf:
+        deaf.engine._leases, deaf.engine._namespace = engine.engine._leases, engine.engine._namespace
+        engine.take(FIRST)
+        assert isinstance(deaf.take(SECOND, patience=60.0), Busy)
+        deaf._run(deaf.engine.close())
+        assert isinstance(engine.take(THIRD, patience=60.0), Busy)
+        assert engine.release("n", FIRST.holder) is True
+        assert engine.wait(THIRD, 30.0) < 20.0
+        assert isinstance(engine.take(THIRD, patience=60.0), Grant)
