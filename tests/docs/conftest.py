@@ -14,6 +14,7 @@ from tests.support.consul_server import running_consul
 from tests.support.mariadb_server import running_mariadb
 from tests.support.postgres_server import running_postgres
 from tests.support.redlock_servers import running_quorum
+from tests.support.zookeeper_server import running_zookeeper
 
 import servers
 
@@ -48,6 +49,13 @@ def docs_consul_url() -> Iterator[str]:
     """A real Consul."""
     with running_consul() as server:
         yield f"consul://127.0.0.1:{server.port}"
+
+
+@pytest.fixture(scope="session")
+def docs_zookeeper_url() -> Iterator[str]:
+    """A real ZooKeeper."""
+    with running_zookeeper() as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from leasehold.engines.zookeeper_places import timeout_for
 from leasehold.wires.redis_target import Endpoint
 from leasehold.wires.zookeeper_dial import Dialled
 from leasehold.wires.zookeeper_line import Line
@@ -88,12 +89,12 @@ def test_what_was_answered_on_an_older_connection_counts_no_more(session: Sessio
 def test_renewals_every_third_of_the_ttl_suffice(session: Session, connect: Connect) -> None:
     """With the timeout that leases of a TTL get, no renewal has to replace the connection."""
     ttl = 6.0
-    timeout = ttl * 4 / 3 + TICK * 1.5
+    timeout = timeout_for(ttl, TICK)
     near, far = socket.socketpair()
     line = Line(near, "server", 0.0, (BlockingIOError,))
     session.connected(Dialled(line, Connected(timeout, 7, b""), 0.0, Endpoint("server", 1)))
     for number in range(100):
-        moment = number * ttl / 3
+        moment = number * ttl * 0.35
         session.answered(line, moment, by_leader=True)
         assert session.lasts_until(moment + ttl), f"renewal {number}"
     far.close()

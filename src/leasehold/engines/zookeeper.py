@@ -83,11 +83,14 @@ class ZooKeeperEngine:
     async def _take(self, place: Place, patience: float | None, until: float) -> Grant | Busy:
         if place.doubt is not None:
             await self._nodes.resolve(place, until)
-        await self._nodes.confirm(place.lease, place.want.ttl, until)
-        while True:
-            answer = await self._step(place, patience, until)
-            if answer is not None:
-                return answer
+        since, ttl = self.world.now(), place.want.ttl
+        if not (place.lease.id and place.lease.can_last(ttl)):  # what it cannot bear is refused before it is created
+            await self._nodes.confirm(place.lease, since, ttl, until)
+        while (answer := await self._step(place, patience, until)) is None:
+            pass
+        if isinstance(answer, Grant):
+            await self._nodes.confirm(place.lease, since, ttl, until)
+        return answer
 
     async def _step(self, place: Place, patience: float | None, until: float) -> Grant | Busy | None:
         """Go on from wherever the attempt is; None: its node turned out to be gone, so that it begins anew."""
@@ -225,7 +228,7 @@ class ZooKeeperEngine:
                 place.granted = place.node is not None
             if place.session is not None and lease.ttl > place.session.ttl:
                 longer = self._places.lease_session(lease.ttl, self.world.now())
-                await self._nodes.confirm(longer, lease.ttl, until)
+                await self._nodes.confirm(longer, self.world.now(), lease.ttl, until)
                 data = layout.data_of(place.want._replace(ttl=lease.ttl), time.time(), None)
                 place.granted = await self._nodes.move(place, longer, data, until)
                 place.lease = longer
@@ -235,13 +238,13 @@ class ZooKeeperEngine:
 
     async def _kept(self, session: Session, some: Sequence[tuple[Renewal, Place]], until: float) -> set[Renewal]:
         """Those among these leases whose nodes are as they were created."""
-        await self._nodes.confirm(session, max(lease.ttl for lease, _ in some), until)
-        looks = []
+        since, looks = self.world.now(), []
         for lease, place in some:
             name = place.node.name if place.node is not None else ""
             looks.append(messages.exists(f"{self._nodes.folder(lease.name)}/{name or '-'}"))
         _, *replies = await self._wire.ask(session, [messages.sync(self._nodes.space), *looks], until)
         kept = {lease for (lease, place), reply in zip(some, replies, strict=True) if self._is(lease, place, reply)}
+        await self._nodes.confirm(session, since, max(lease.ttl for lease, _ in some), until)
         await self._pay_debts(session, until)
         return kept
 

@@ -34,7 +34,7 @@ _GUARANTEE: Final = Guarantee(
     ends="Release, the end of its session (nothing heard for its timeout, or closed), or a release by force.",
     loss_told="At the TTL, by the holder's own clock, whether or not the ensemble can be reached.",
     takeover=(
-        "4/3 of the TTL and 2.5 ticks (5 s as ZooKeeper is usually configured) after the holder was last heard of, "
+        "1.4 times the TTL and 2.5 ticks (5 s as ZooKeeper is usually configured) after the holder was last heard of, "
         "and not less than the ensemble's least session timeout, usually 4 s; after a change of leaders up to that "
         "long again, and the election."
     ),

@@ -46,10 +46,9 @@ class Nodes:
 
     # Sessions
 
-    async def confirm(self, session: Session, ttl: float, until: float) -> None:
-        """See to it that the leader keeps the session for as long as a lease that begins now is believed in."""
-        now = self._wire.world.now()
-        while not session.lasts_until(now + ttl):
+    async def confirm(self, session: Session, since: float, ttl: float, until: float) -> None:
+        """See to it that the leader keeps the session for as long as a lease that began then is believed in."""
+        while not session.lasts_until(since + ttl):
             await self._wire.renew_line(session, until)
             if session.id and not session.can_last(ttl):
                 raise InvalidTTL(

@@ -21,6 +21,15 @@ WAITING: Final = 2.0
 """The timeout of the session that waiters hang on; the ensemble may grant a longer one."""
 
 
+def timeout_for(ttl: float, tick: float) -> float:
+    """The timeout of the session for leases of a TTL.
+
+    Renewals come once in a third of the TTL, at times a little late, and what one proves is up to a tick and a quarter
+    older than the one before. With this much more than the TTL, what is proved always lasts until the next renewal.
+    """
+    return ttl * 1.4 + tick * 1.5
+
+
 class Place:
     """One attempt, or the lease that became of it: its node, and what is known of its place in the queue."""
 
@@ -100,8 +109,7 @@ class Places:
         session = self._leases.get(ttl)
         if session is None or session.seems_over(now):
             self._retire(session)
-            # Renewals come once in a third of the TTL, and what they prove is up to a tick (and a bit) old.
-            session = self._leases[ttl] = Session(ttl, ttl * 4 / 3 + self._tick * 1.5, self._tick)
+            session = self._leases[ttl] = Session(ttl, timeout_for(ttl, self._tick), self._tick)
         return session
 
     def waiting_session(self, now: float) -> Session:
