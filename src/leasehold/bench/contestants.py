@@ -57,7 +57,7 @@ class Contestant:
 
     key: str
     label: str
-    engine: Literal["any", "redis", "sqlite", "postgresql"]
+    engine: Literal["any", "redis", "sqlite", "postgresql", "etcd"]
     package: str | None
     """What must be installed for it."""
     open: Opener
@@ -67,7 +67,7 @@ class Contestant:
         return (
             self.engine == "any"
             or (self.engine == "redis" and place.speaks_redis)
-            or (self.engine == "sqlite" and place.engine == "sqlite")
+            or (self.engine in ("sqlite", "etcd") and place.engine == self.engine)
             or (self.engine == "postgresql" and place.speaks_postgres)
         ) and (self.package is None or importlib.util.find_spec(self.package) is not None)
 
@@ -151,6 +151,13 @@ def _raw_postgres(place: Place, name: str, _ttl: int = TTL) -> Opened:
     from leasehold.bench.postgres import RawPostgres
 
     raw = RawPostgres(place, name)
+    return Opened(lambda: raw, lambda: raw, raw.close)
+
+
+def _raw_etcd(place: Place, name: str, _ttl: int = TTL) -> Opened:
+    from leasehold.bench.etcd import RawEtcd
+
+    raw = RawEtcd(place, name)
     return Opened(lambda: raw, lambda: raw, raw.close)
 
 
@@ -241,6 +248,7 @@ def _for_redis_py(url: str) -> str:
 FLOOR_REDIS = Contestant("floor", "floor: two commands on a bare socket", "redis", None, _raw_redis)
 FLOOR_SQLITE = Contestant("floor", "floor: two one-row transactions", "sqlite", None, _raw_sqlite)
 FLOOR_POSTGRES = Contestant("floor", "floor: two one-row statements by libpq", "postgresql", "psycopg", _raw_postgres)
+FLOOR_ETCD = Contestant("floor", "floor: two requests on a bare gRPC channel", "etcd", "grpc", _raw_etcd)
 LEASEHOLD = Contestant("leasehold", "Leasehold", "any", None, _leasehold)
 REDIS_PY = Contestant("redis-py", "redis-py Lock", "redis", "redis", _redis_py)
 PYTHON_REDIS_LOCK = Contestant("python-redis-lock", "python-redis-lock", "redis", "redis_lock", _python_redis_lock)
@@ -272,4 +280,5 @@ BY_KEY = {
 
 def floor_of(place: Place) -> Contestant | None:
     """The floor that ratios at a place are to; None where the benchmark knows none."""
-    return next((floor for floor in (FLOOR_REDIS, FLOOR_SQLITE, FLOOR_POSTGRES) if floor.runs_on(place)), None)
+    floors = (FLOOR_REDIS, FLOOR_SQLITE, FLOOR_POSTGRES, FLOOR_ETCD)
+    return next((floor for floor in floors if floor.runs_on(place)), None)

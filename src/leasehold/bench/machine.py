@@ -13,7 +13,7 @@ from pathlib import Path
 from leasehold.bench.places import Place
 from leasehold.bench.resp import BareSocket
 
-PACKAGES = ("leasehold", "hiredis", "redis", "python-redis-lock", "filelock", "psycopg")
+PACKAGES = ("leasehold", "hiredis", "redis", "python-redis-lock", "filelock", "psycopg", "grpcio")
 
 
 def machine() -> dict[str, str]:
@@ -37,6 +37,8 @@ def versions(places: list[Place]) -> dict[str, str]:
             found[name.removesuffix("_version").capitalize()] = info[name]
         elif place.speaks_postgres:
             found["PostgreSQL"] = importlib.import_module("leasehold.bench.postgres").version(place)
+        elif place.engine == "etcd":
+            found["etcd"] = importlib.import_module("leasehold.bench.etcd").version(place)
         elif place.engine == "sqlite":
             found["SQLite"] = sqlite3.sqlite_version
     for package in PACKAGES:

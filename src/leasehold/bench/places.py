@@ -169,6 +169,10 @@ def clear(place: Place) -> None:
         from leasehold.bench import postgres
 
         postgres.clear(place)
+    elif place.engine == "etcd":
+        from leasehold.bench import etcd
+
+        etcd.clear(place)
     elif place.engine == "sqlite":
         from leasehold.wires.sqlite_file import lease_file
 

@@ -30,7 +30,13 @@ from leasehold.bench.results import Aim, Figure, Finding, Row, Table
 
 RATIO, MIDDLE, SLOWEST = "floors (p10-p90)", "p50 µs", "p99 µs"
 FRESH = "Leasehold, a lock object for each use"
-AIMS = {"redis": (1.3, 2.5), "valkey": (1.3, 2.5), "sqlite": (1.3, None), "postgresql": (1.3, None)}
+AIMS = {
+    "redis": (1.3, 2.5),
+    "valkey": (1.3, 2.5),
+    "sqlite": (1.3, None),
+    "postgresql": (1.3, None),
+    "etcd": (1.3, None),
+}
 """For each engine, the aims of blocking and of asyncio code."""
 
 
