@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 
+# What else the machine has to do is left out of it.
 CONFTEST = """
+from pathlib import Path
+from tests.support import stalls
 from tests.support.stalls import stalls_are_no_failures
+
+stalls.PRESSURE = Path("nowhere")
 
 def pytest_configure(config):
     stalls_are_no_failures(config)

@@ -1,17 +1,20 @@
-"""Tests that failed while the machine itself stood still are run again.
+"""Tests that failed while the machine itself stood still, or had far too much to do, are run again.
 
 Leases have deadlines: on a machine that stands still for longer than a TTL they are lost, as they should be, and a test
-that needed one fails. So the machine is watched from a thread: how late it comes back from a short sleep and a small
-write to the disk. A test that failed while the machine was that late is run again, at most twice, and the summary says
-so. A test that fails on a machine that did its part has failed.
+that needed one fails. So the machine is watched: by a thread that sees how late it comes back from a short sleep and
+a small write to the disk, and by the system's own account of how long processes waited for a processor. A test that
+failed meanwhile is run again, at most twice, and the summary says so. A test that fails on a machine that did its part
+has failed.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -19,7 +22,11 @@ from _pytest.runner import runtestprotocol
 GLANCE_EVERY = 0.02
 LATE = 0.1
 """How late is too late, in seconds: a third of the shortest TTL that the tests use."""
+CROWDED = 0.25
+"""The share of the time during which processes may wait for a processor."""
 MOST_REPEATS = 2
+PRESSURE = Path("/proc/pressure/cpu")
+PROPERTY = "run again"
 
 
 class Watch:
@@ -53,16 +60,24 @@ class Watch:
         self._thread.join()
 
 
+def waited_for_processor() -> float:
+    """For how many seconds some process had to wait for one since the system's start; 0 where nobody counts."""
+    try:
+        found = re.search(r"some .*total=(\d+)", PRESSURE.read_text())
+    except OSError:
+        return 0.0
+    return int(found[1]) / 1e6 if found else 0.0
+
+
 class Again:
     """The plugin."""
 
     def __init__(self) -> None:
         self._watch = Watch()
-        self._repeated: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-        """Run a test, and once more when it failed on a machine that stood still."""
+        """Run a test, and once more when it failed on a machine that did not do its part."""
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._run(item, nextitem):
             item.ihook.pytest_runtest_logreport(report=report)
@@ -70,22 +85,35 @@ class Again:
         return True
 
     def _run(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-        repeats = 0
+        excuses: list[str] = []
         while True:
-            since = time.monotonic()
+            since, waited = time.monotonic(), waited_for_processor()
             reports: list[pytest.TestReport] = runtestprotocol(item, nextitem=nextitem, log=False)
-            if repeats == MOST_REPEATS or not any(report.failed for report in reports):
-                return reports
-            stood_still = self._watch.longest_since(since)
-            if not stood_still:
-                return reports
-            repeats += 1
-            self._repeated.append(f"{item.nodeid}: the machine stood still for {stood_still:.2f} s")
+            if len(excuses) == MOST_REPEATS or not any(report.failed for report in reports):
+                break
+            excuse = self._excuse(since, waited)
+            if excuse is None:
+                break
+            excuses.append(excuse)
+        reports[-1].user_properties += [(PROPERTY, excuse) for excuse in excuses]
+        return reports
+
+    def _excuse(self, since: float, waited: float) -> str | None:
+        share = (waited_for_processor() - waited) / (time.monotonic() - since)
+        stood_still = self._watch.longest_since(since)
+        if stood_still:
+            return f"the machine stood still for {stood_still:.2f} s"
+        if share > CROWDED:
+            return f"processes waited for a processor for {share:.0%} of the time"
+        return None
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say which tests were run again."""
-        for line in self._repeated:
-            terminalreporter.write_line(f"RUN AGAIN {line}")
+        for reports in terminalreporter.stats.values():
+            for report in reports:
+                for name, excuse in getattr(report, "user_properties", ()):
+                    if name == PROPERTY and report.when == "teardown":
+                        terminalreporter.write_line(f"RUN AGAIN {report.nodeid}: {excuse}")
 
     def pytest_unconfigure(self) -> None:
         self._watch.end()
