@@ -24,6 +24,7 @@ _VERBS: dict[str, str | None] = {
     "break": None,
     "fence": None,
     "engines": None,
+    "advise": None,
     "lint": None,
     "explain": None,
     "demo": "leasehold.demo",
