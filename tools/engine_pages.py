@@ -1,7 +1,8 @@
 """Writes what an engine says of itself into its page: `python tools/engine_pages.py` (add `--check` to only compare).
 
 A page marks the place with ``<!-- facts of URL -->`` and ``<!-- end of facts -->``. So all pages have the same
-headings, and none can say anything else than the engine's own data does.
+headings, and none can say anything else than the engine's own data does. After ``<!-- comparison -->``, up to its own
+end, all engines stand beside each other.
 """
 
 from __future__ import annotations
@@ -15,6 +16,19 @@ from leasehold import Capability, Facts, GuaranteeWarning, Leasehold
 
 PAGES = Path(__file__).parents[1] / "docs" / "engines"
 REGION = re.compile(r"(<!-- facts of (?P<url>\S+) -->\n).*?(<!-- end of facts -->)", re.DOTALL)
+COMPARISON = re.compile(r"(<!-- comparison -->\n).*?(<!-- end of comparison -->)", re.DOTALL)
+COMPARED = {
+    "[SQLite](sqlite.md)": "sqlite://",
+    "[Redis](redis.md)": "redis://127.0.0.1",
+    "[Redlock](redlock.md)": "redlock://127.0.0.1:6001,127.0.0.1:6002,127.0.0.1:6003",
+    "[PostgreSQL](postgresql.md)": "postgresql://user@127.0.0.1/database",
+    "[its sessions](postgresql-session.md)": "postgresql+session://user@127.0.0.1/database",
+    "[MySQL](mysql.md)": "mysql://user@127.0.0.1/database",
+    "[etcd](etcd.md)": "etcd://127.0.0.1",
+    "[ZooKeeper](zookeeper.md)": "zookeeper://127.0.0.1",
+    "[Consul](consul.md)": "consul://127.0.0.1",
+}
+COMPARED_HEADINGS = ("not_guaranteed", "tokens", "timekeeper", "takeover", "failover")
 HEADINGS = {
     "not_guaranteed": "What it does not guarantee",
     "tokens": "Where tokens come from, and when they could go back",
@@ -46,8 +60,23 @@ def rendered(facts: Facts) -> str:
     return "\n".join(lines) + "\n"
 
 
+def compared() -> str:
+    """All engines beside each other: what they can do, and then one question after the other."""
+    every = {title: facts_of(url) for title, url in COMPARED.items()}
+    lines = ["| | " + " | ".join(every) + " |", "|---|" + ":-:|" * len(every)]
+    for one in Capability:
+        marks = " | ".join("✓" if one in facts.capabilities else " " for facts in every.values())
+        lines.append(f"| {one.value} | {marks} |")
+    lines.append("| shortest TTL | " + " | ".join(f"{facts.least_ttl:g} s" for facts in every.values()) + " |")
+    for field in COMPARED_HEADINGS:
+        lines += ["", f"## {HEADINGS[field]}", "", "| | |", "|---|---|"]
+        lines += [f"| {title} | {getattr(facts.guarantee, field)} |" for title, facts in every.items()]
+    return "\n".join(lines) + "\n"
+
+
 def updated(page: str) -> str:
     """The page with its facts written anew."""
+    page = COMPARISON.sub(lambda match: f"{match[1]}{compared()}{match[2]}", page)
     return REGION.sub(lambda match: f"{match[1]}{rendered(facts_of(match['url']))}{match[3]}", page)
 
 

@@ -19,6 +19,13 @@ def test_the_page_is_up_to_date(page: Path) -> None:
     assert engine_pages.updated(text) == text, "run python tools/engine_pages.py"
 
 
+def test_the_engines_beside_each_other_are_up_to_date_and_all_there() -> None:
+    page = (engine_pages.PAGES / "comparison.md").read_text()
+    assert engine_pages.updated(page) == page, "run python tools/engine_pages.py"
+    for link in engine_pages.COMPARED:
+        assert (engine_pages.PAGES / link.partition("(")[2].rstrip(")")).exists()
+
+
 def test_a_page_that_claims_more_is_found() -> None:
     """The comparison itself can fail."""
     text = WITH_FACTS[0].read_text()
