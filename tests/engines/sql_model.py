@@ -188,7 +188,8 @@ class EngineAndTable(RuleBasedStateMachine):
     def time_passes(self, micros: int) -> None:
         self.clock.move(micros)
 
-    @rule(micros=st.sampled_from([-(10**11), -1_000_000, -1]))
+    # By less than the day after which names are forgotten, however often: what ran out a day ago must not come back.
+    @rule(micros=st.sampled_from([-(10**9), -1_000_000, -1]))
     def the_clock_is_set_back(self, micros: int) -> None:
         self.clock_was_set_back = True
         self.clock.move(micros)
