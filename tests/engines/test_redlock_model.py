@@ -38,7 +38,7 @@ def with_test_clock(text: str) -> str:
     """The script's text, with the time taken from a key, and a reservation that does not end by itself."""
     for old, new in (
         ("redis.call('TIME')", f"redis.call('LRANGE', '{CLOCK}', 0, 1)"),
-        ("KEPT_MS, LONGEST_PLACE = 1000000, '100'", "KEPT_MS, LONGEST_PLACE = 1000000, '1000000000'"),
+        ("QUEUE_KEPT_MS = '100'", "QUEUE_KEPT_MS = '1000000000'"),
     ):
         assert text.count(old) == 1
         text = text.replace(old, new)

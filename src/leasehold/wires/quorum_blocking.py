@@ -253,6 +253,7 @@ class BlockingQuorumWire:
         try:
             kept[1].wait(holder.encode(), until)
         except BaseException:
+            self._kept.pop(threading.get_ident(), None)
             kept[1].close()
             raise
 

@@ -277,8 +277,10 @@ class Member:
 
     def _forget_socket(self) -> Any:
         sock, self._sock = self._sock, None
-        if self._members.pop(self._number, None) is not None:
+        self._members.pop(self._number, None)
+        with contextlib.suppress(KeyError, ValueError):  # it may have been interrupted before it was watched
             self._poll.unregister(self._number)
+        self._number = -1
         self.state, self.replies, self.owed, self._unsent = State.CLOSED, [], 0, b""
         return sock
 

@@ -1,11 +1,18 @@
 -- Move up to the token and let the lease last for the TTL: a second phase, or a renewal. Answers the token, or 0.
 
-local holder, token, ttl_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local holder, token = ARGV[1], tonumber(ARGV[2])
 if not lease or holder_there ~= holder or counter == 0 or counter > token then return 0 end
-local lasts_ms = math.max(ttl_ms, redis.call('PTTL', LEASE))
+local lasts_ms = string.format('%.0f', math.max(tonumber(ARGV[3]), redis.call('PTTL', LEASE)))
 -- A server without memory refuses a script whose first write needs some; a renewal must not fail for that.
-redis.call('PEXPIRE', LEASE, number(lasts_ms))
-if token > counter_of_name() then count(token) end
-redis.call('SET', LEASE, string.format('%.0f %s %.0f %s %s', token, holder, round_there, since_there, about_there),
-  'PX', number(lasts_ms))
+redis.call('PEXPIRE', LEASE, lasts_ms)
+if token > math.max(tonumber(redis.call('GET', FENCE) or highest), base) then
+  redis.call('SET', FENCE, ARGV[2], 'PX', FENCE_KEPT_MS)
+  if token > highest then
+    redis.call('SET', MARKER, string.format(MARKER_FORM, ready, token, base, its_run, its_durable))
+  end
+end
+if token > counter then
+  redis.call('SET', LEASE, string.format('%s %s %.0f %s %s', ARGV[2], holder, round_there, since_there, about_there),
+    'PX', lasts_ms)
+end
 return ARGV[2]

@@ -1,14 +1,23 @@
 -- Give back what the holder got in rounds up to this one; leaving, it waits no longer, and the next one has its turn.
 -- Answers 1 when it held the lease, else 0.
 
-local holder, round, leave = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
+local holder, leave = ARGV[1], ARGV[3] == '1'
 if leave and redis.call('ZREM', QUEUE, holder) == 1 then redis.call('HDEL', PLACES, holder) end
 if not lease or holder_there ~= holder then return 0 end
-if counter == 0 then  -- kept for one who gives up
-  if leave then pass_on() end
-  return 0
+local held = counter > 0 and 1 or 0  -- else it is kept for one who gives up
+if held == 0 and not leave or held == 1 and round_there > tonumber(ARGV[2]) then return 0 end
+redis.call('DEL', LEASE)
+
+-- Keep the name for the one who waited longest and still listens, and wake it; or for nobody.
+local popped = leave and redis.call('ZPOPMIN', QUEUE) or {}
+while popped[1] do
+  local place = redis.call('HGET', PLACES, popped[1])
+  redis.call('HDEL', PLACES, popped[1])
+  local place_until, its_channel = string.match(place or '', '^(%d+) (%S+)')
+  if place_until and tonumber(place_until) > now and redis.call('PUBLISH', its_channel, popped[1]) > 0 then
+    redis.call('SET', LEASE, string.format('0 %s 0 %.0f ', popped[1], now), 'PX', KEPT_MS)
+    break
+  end
+  popped = redis.call('ZPOPMIN', QUEUE)
 end
-if round_there > round then return 0 end
-redis.call('PEXPIRE', LEASE, KEPT_MS)  -- as in confirm: the first write must need no memory
-if leave then pass_on() else redis.call('DEL', LEASE) end
-return 1
+return held
