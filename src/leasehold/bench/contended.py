@@ -12,6 +12,7 @@ from leasehold.bench.contestants import (
     FILELOCK,
     FILELOCK_SQLITE,
     LEASEHOLD,
+    NAMED_LOCK,
     PYTHON_REDIS_LOCK,
     REDIS_PY,
     Contestant,
@@ -124,7 +125,7 @@ def measure(run: Run) -> Finding:
 
 
 def _lanes(run: Run, place: Place, stack: contextlib.ExitStack) -> list[Lane]:
-    peers = (PYTHON_REDIS_LOCK, REDIS_PY, FILELOCK, FILELOCK_SQLITE, ADVISORY_LOCK)
+    peers = (PYTHON_REDIS_LOCK, REDIS_PY, FILELOCK, FILELOCK_SQLITE, ADVISORY_LOCK, NAMED_LOCK)
     contestants = [LEASEHOLD, *(peer for peer in peers if peer.runs_on(place))]
     lanes = []
     with run.steps.of(f"starting processes for {place.engine}", len(contestants)) as advance:

@@ -57,7 +57,7 @@ class Contestant:
 
     key: str
     label: str
-    engine: Literal["any", "redis", "sqlite", "postgresql", "etcd"]
+    engine: Literal["any", "redis", "sqlite", "postgresql", "mysql", "etcd"]
     package: str | None
     """What must be installed for it."""
     open: Opener
@@ -69,6 +69,7 @@ class Contestant:
             or (self.engine == "redis" and place.speaks_redis)
             or (self.engine in ("sqlite", "etcd") and place.engine == self.engine)
             or (self.engine == "postgresql" and place.speaks_postgres)
+            or (self.engine == "mysql" and place.engine == "mysql")
         ) and (self.package is None or importlib.util.find_spec(self.package) is not None)
 
 
@@ -168,6 +169,20 @@ def _advisory_lock(place: Place, _name: str, _ttl: int = TTL) -> Opened:
     return Opened(lambda: lock, lambda: lock, lock.close)
 
 
+def _raw_mysql(place: Place, name: str, _ttl: int = TTL) -> Opened:
+    from leasehold.bench.mysql import RawMysql
+
+    raw = RawMysql(place, name)
+    return Opened(lambda: raw, lambda: raw, raw.close)
+
+
+def _named_lock(place: Place, _name: str, _ttl: int = TTL) -> Opened:
+    from leasehold.bench.mysql import NamedLock
+
+    lock = NamedLock(place)
+    return Opened(lambda: lock, lambda: lock, lock.close)
+
+
 def _leasehold(place: Place, name: str, ttl: int = TTL) -> Opened:
     from leasehold import Leasehold
 
@@ -249,6 +264,7 @@ FLOOR_REDIS = Contestant("floor", "floor: two commands on a bare socket", "redis
 FLOOR_SQLITE = Contestant("floor", "floor: two one-row transactions", "sqlite", None, _raw_sqlite)
 FLOOR_POSTGRES = Contestant("floor", "floor: two one-row statements by libpq", "postgresql", "psycopg", _raw_postgres)
 FLOOR_ETCD = Contestant("floor", "floor: two requests on a bare gRPC channel", "etcd", "grpc", _raw_etcd)
+FLOOR_MYSQL = Contestant("floor", "floor: two one-row statements on a bare socket", "mysql", None, _raw_mysql)
 LEASEHOLD = Contestant("leasehold", "Leasehold", "any", None, _leasehold)
 REDIS_PY = Contestant("redis-py", "redis-py Lock", "redis", "redis", _redis_py)
 PYTHON_REDIS_LOCK = Contestant("python-redis-lock", "python-redis-lock", "redis", "redis_lock", _python_redis_lock)
@@ -260,6 +276,7 @@ FILELOCK_SQLITE = Contestant("filelock-sqlite", "filelock's SQLite lock", "sqlit
 ADVISORY_LOCK = Contestant(
     "advisory-lock", "pg_advisory_lock by hand, psycopg", "postgresql", "psycopg", _advisory_lock
 )
+NAMED_LOCK = Contestant("named-lock", "GET_LOCK by hand, PyMySQL", "mysql", "pymysql", _named_lock)
 
 LEASEHOLD_ASYNC = AsyncContestant("Leasehold", _leasehold_async)
 REDIS_PY_ASYNC = AsyncContestant("redis-py asyncio Lock", _redis_py_async)
@@ -274,11 +291,12 @@ BY_KEY = {
         FILELOCK,
         FILELOCK_SQLITE,
         ADVISORY_LOCK,
+        NAMED_LOCK,
     )
 }
 
 
 def floor_of(place: Place) -> Contestant | None:
     """The floor that ratios at a place are to; None where the benchmark knows none."""
-    floors = (FLOOR_REDIS, FLOOR_SQLITE, FLOOR_POSTGRES, FLOOR_ETCD)
+    floors = (FLOOR_REDIS, FLOOR_SQLITE, FLOOR_POSTGRES, FLOOR_MYSQL, FLOOR_ETCD)
     return next((floor for floor in floors if floor.runs_on(place)), None)

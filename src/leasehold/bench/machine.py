@@ -13,7 +13,7 @@ from pathlib import Path
 from leasehold.bench.places import Place
 from leasehold.bench.resp import BareSocket
 
-PACKAGES = ("leasehold", "hiredis", "redis", "python-redis-lock", "filelock", "psycopg", "grpcio")
+PACKAGES = ("leasehold", "hiredis", "redis", "python-redis-lock", "filelock", "psycopg", "pymysql", "grpcio")
 
 
 def machine() -> dict[str, str]:
@@ -35,6 +35,8 @@ def versions(places: list[Place]) -> dict[str, str]:
                 info = asked.info("server")
             name = "valkey_version" if "valkey_version" in info else "redis_version"
             found[name.removesuffix("_version").capitalize()] = info[name]
+        elif place.engine == "mysql":
+            found["MySQL/MariaDB"] = importlib.import_module("leasehold.bench.mysql").version(place)
         elif place.speaks_postgres:
             found["PostgreSQL"] = importlib.import_module("leasehold.bench.postgres").version(place)
         elif place.engine == "etcd":

@@ -165,6 +165,10 @@ def clear(place: Place) -> None:
         with BareSocket(place.on) as asked:
             for key in list(asked.scan(f"*{place.namespace}*")):
                 asked.ask("UNLINK", key)
+    elif place.engine == "mysql":
+        from leasehold.bench import mysql
+
+        mysql.clear(place)
     elif place.speaks_postgres:
         from leasehold.bench import postgres
 

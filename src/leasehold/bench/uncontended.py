@@ -13,6 +13,7 @@ from leasehold.bench.contestants import (
     FILELOCK_SQLITE,
     LEASEHOLD,
     LEASEHOLD_ASYNC,
+    NAMED_LOCK,
     PYTHON_REDIS_LOCK,
     PYTHON_REDIS_LOCK_RENEWING,
     REDIS_PY,
@@ -35,6 +36,7 @@ AIMS = {
     "valkey": (1.3, 2.5),
     "sqlite": (1.3, None),
     "postgresql": (1.3, None),
+    "mysql": (1.3, None),
     "etcd": (1.3, None),
 }
 """For each engine, the aims of blocking and of asyncio code."""
@@ -89,7 +91,15 @@ def _lanes(place: Place, runner: asyncio.Runner) -> list[Lane]:
     """The floor first, where there is one; Leasehold, blocking and asyncio, with one lock object and many; peers."""
     lanes = []
     floor = floor_of(place)
-    peers = (REDIS_PY, PYTHON_REDIS_LOCK, PYTHON_REDIS_LOCK_RENEWING, FILELOCK, FILELOCK_SQLITE, ADVISORY_LOCK)
+    peers = (
+        REDIS_PY,
+        PYTHON_REDIS_LOCK,
+        PYTHON_REDIS_LOCK_RENEWING,
+        FILELOCK,
+        FILELOCK_SQLITE,
+        ADVISORY_LOCK,
+        NAMED_LOCK,
+    )
     for contestant in (*([floor] if floor else []), LEASEHOLD, *(peer for peer in peers if peer.runs_on(place))):
         opened = contestant.open(place, "uncontended")
         lanes.append(Lane(contestant.label, _blocking(opened.again), opened.close))
