@@ -12,6 +12,7 @@ import pytest
 from tests.fences.guards import AsyncRedisGuard, Guard, RedisGuard, SqliteGuard
 from tests.fences.local_server import running
 from tests.fences.sql_guards import AsyncSqlGuard, SqlGuard
+from tests.support.mariadb_server import MariadbServer, running_mariadb
 from tests.support.postgres_server import PostgresServer, running_postgres
 
 _numbers = itertools.count()
@@ -43,6 +44,12 @@ def sql_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariadbServer]:
+    with running_mariadb() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def sql_url_of(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Callable[[str], str]:
     """The URL of a database with the tables of the tests in it, in a server that is started when it is first needed."""
 
@@ -50,6 +57,8 @@ def sql_url_of(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixture
     def prepared(engine: str) -> str:
         if engine == "sqlite":
             url = f"sqlite:///{tmp_path_factory.mktemp('sqlite')}/things.db"
+        elif engine == "mysql":
+            url = request.getfixturevalue("mariadb_server").url.replace("mariadb:", "mysql:")
         else:
             url = request.getfixturevalue("sql_server").url
         SqlGuard.prepare(f"core {url}")

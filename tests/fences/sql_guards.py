@@ -108,6 +108,7 @@ def _orm(url: str) -> tuple[Any, Callable[[], object]]:
 
 def django_connection(url: str) -> Any:
     """A connection of its own: an alias that nobody else has."""
+    pymysql.install_as_MySQLdb()
     settings = importlib.import_module("django.conf").settings
     database = importlib.import_module("django.db")
     if not settings.configured:

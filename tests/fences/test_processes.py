@@ -18,7 +18,7 @@ from tests.fences.sql_guards import SqlGuard
 ROOT = Path(__file__).parents[2]
 
 
-SQL_WAYS = ["psycopg postgresql", "orm postgresql", "django sqlite"]
+SQL_WAYS = ["psycopg postgresql", "orm postgresql", "django sqlite", "pymysql mysql"]
 
 
 @pytest.fixture(params=["sqlite", "file", "redis", "valkey", *SQL_WAYS])

@@ -15,7 +15,7 @@ from tests.fences.test_model import LIMIT, Call, Model, answer, calls
 from tests.fences.test_scenarios import lost_updates
 
 from leasehold.fences import SqlFence
-from leasehold.fences.sql_rule import Portable
+from leasehold.fences.sql_rule import MySql, Portable
 
 Fresh = Callable[[], Guard]
 
@@ -33,6 +33,12 @@ WAYS = [
     "orm postgresql asyncio",
     "core sqlite asyncio",
     "orm sqlite asyncio",
+    "pymysql mysql",
+    "core mysql",
+    "orm mysql",
+    "django mysql",
+    "core mysql asyncio",
+    "orm mysql asyncio",
 ]
 
 
@@ -53,7 +59,7 @@ def test_scenario(scenario: Scenario, guard: Guard) -> None:
     scenario(guard)
 
 
-RACES = ["psycopg postgresql", "orm postgresql asyncio", "django postgresql"]
+RACES = ["psycopg postgresql", "orm postgresql asyncio", "django postgresql", "pymysql mysql"]
 
 
 @pytest.mark.parametrize("way", RACES)
@@ -103,10 +109,33 @@ def test_a_wrong_statement_is_found(
     assert finder in failing(fresh_sql(way))
 
 
+MYSQL_MUTANTS = {
+    "equal is refused": ("token <= :token", "token < :token", scenarios.an_equal_token_is_accepted),
+    "lower is accepted": ("token <= :token AND", "", scenarios.a_fenced_read_raises_the_floor),
+    "once is ignored": ("AND written <= :most_written", "", scenarios.once_means_one_write_per_token),
+    "an announcement uses up the token": (
+        "GREATEST(written, :mark)",
+        ":token",
+        scenarios.once_means_one_write_per_token,
+    ),
+    "nobody is told apart": ("asked = IF(", "asked = IF(0 AND ", scenarios.an_equal_token_is_accepted),
+}
+
+
+@pytest.mark.parametrize(("right", "wrong", "finder"), MYSQL_MUTANTS.values(), ids=MYSQL_MUTANTS)
+def test_a_wrong_statement_of_mysql_is_found(
+    right: str, wrong: str, finder: Scenario, fresh_sql: Callable[[str], Fresh], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = MySql._claim
+    assert right in text
+    monkeypatch.setattr(MySql, "_claim", text.replace(right, wrong))
+    assert finder in failing(fresh_sql("pymysql mysql"))
+
+
 # Any sequence of calls gets the answers that the rule gives
 
 
-@pytest.mark.parametrize("way", ["psycopg postgresql"])
+@pytest.mark.parametrize("way", ["psycopg postgresql", "pymysql mysql"])
 def test_the_database_answers_as_the_rule_does(way: str, sql_url_of: Callable[[str], str]) -> None:
     client, engine = way.split()
     guard = SqlGuard(f"{client} {sql_url_of(engine)}", "none")

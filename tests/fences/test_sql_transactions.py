@@ -33,8 +33,12 @@ WAYS = [
     "core sqlite",
     "orm sqlite",
     "django sqlite",
+    "pymysql mysql",
+    "core mysql",
+    "orm mysql",
+    "django mysql",
 ]
-PLAIN = ["psycopg postgresql", "core sqlite"]
+PLAIN = ["psycopg postgresql", "core sqlite", "pymysql mysql", "core mysql"]
 
 UrlOf = Callable[[str], str]
 
@@ -104,7 +108,7 @@ def test_a_bare_check_is_part_of_the_open_transaction(guard: SqlGuard) -> None:
         guard.fence.check(guard.resource, 4)
 
 
-@pytest.mark.parametrize("way", ["psycopg postgresql", "psycopg2 postgresql", "django postgresql"])
+@pytest.mark.parametrize("way", ["psycopg postgresql", "psycopg2 postgresql", "django postgresql", "pymysql mysql"])
 def test_a_bare_check_needs_a_transaction(guard: SqlGuard) -> None:
     with pytest.raises(Misuse, match="no transaction is open"):
         guard.fence.check(guard.resource, 5)
@@ -153,7 +157,7 @@ def test_sqlalchemys_recipe_for_sqlite_transactions_is_no_autocommit(sql_url_of:
         assert SqlFence(one).floor(resource) is None
 
 
-@pytest.mark.parametrize("way", ["psycopg2 postgresql"])
+@pytest.mark.parametrize("way", ["psycopg2 postgresql", "pymysql mysql"])
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 def test_ending_the_transaction_inside_of_the_block_is_found(guard: SqlGuard, end: str) -> None:
     with pytest.raises(Misuse, match="inside of the fenced block"), guard.fence.writing(guard.resource, 5):
@@ -168,6 +172,27 @@ def test_psycopg_forbids_a_commit_inside_of_the_block(sql_url_of: UrlOf, resourc
         with pytest.raises(psycopg.ProgrammingError), SqlFence(connection).writing(resource, 5):
             connection.commit()
         assert SqlFence(connection).floor(resource) is None
+
+
+def test_mysql_names_differ_by_trailing_spaces_and_case(sql_url_of: UrlOf, resource: str) -> None:
+    guard = opened("pymysql mysql", sql_url_of, resource)
+    guard.announce(5)
+    for other in (f"{resource} ", resource.upper(), f"{resource}é"):
+        assert guard.fence.floor(other) is None
+    guard.close()
+
+
+def test_first_writers_of_many_resources_do_not_disturb_each_other_in_mysql(sql_url_of: UrlOf, resource: str) -> None:
+    """A fence that looked for the row before it makes it would lock the gap, and deadlock."""
+    first, second = (opened("pymysql mysql", sql_url_of, f"{resource}/{number}") for number in (1, 2))
+    with first.handle.transaction(), second.handle.transaction():
+        first.fence.check(first.resource, 5)
+        second.fence.check(second.resource, 5)
+        first.fence.check(first.resource + "x", 5)
+        second.fence.check(second.resource + "x", 5)
+    assert (first.floor(), second.floor()) == (5, 5)
+    first.close()
+    second.close()
 
 
 def test_the_callers_own_rows_do_not_matter(sql_url_of: UrlOf, resource: str) -> None:
@@ -250,7 +275,7 @@ def test_a_cancelled_block_leaves_nothing(client: str, sql_url_of: UrlOf, resour
 # The table
 
 
-@pytest.mark.parametrize("way", ["psycopg postgresql", "core postgresql", "django sqlite"])
+@pytest.mark.parametrize("way", ["psycopg postgresql", "core postgresql", "django sqlite", "pymysql mysql"])
 def test_a_missing_table_says_what_to_do(guard: SqlGuard) -> None:
     fence = SqlFence(guard.given, table="other_fence")
     with pytest.raises(Misuse, match=r"other_fence; call create\(\)"):
@@ -260,7 +285,7 @@ def test_a_missing_table_says_what_to_do(guard: SqlGuard) -> None:
     fence.announce(guard.resource, 5)
     assert fence.floor(guard.resource) == 5
     assert guard.floor() is None, "tables do not share floors"
-    with guard.handle.transaction():
+    with guard.handle.setting_up():
         guard.ask("DROP TABLE other_fence")
 
 
@@ -355,7 +380,7 @@ def test_after_a_restore_all_floors_can_be_raised(guard: SqlGuard) -> None:
         fence.raise_all_floors(2**62)
     assert fence.floor("newest") == 10
     guard.end()
-    with guard.handle.transaction():
+    with guard.handle.setting_up():
         guard.ask("DROP TABLE restored_fence")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -16,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from leasehold.errors import Misuse, quoted
 from leasehold.fences.sql_rule import DIALECTS, Answer, Ask
 
-_VALUE = re.compile(r":([a-z_]+)")
+_VALUE = re.compile(r":([a-z_][a-z0-9_]*)")
 _SERVER_IN_TRANSACTION = 1  # a bit of the status that MySQL sends with every answer
 _BY_LIBRARY = {
     "psycopg": "postgresql",
@@ -25,6 +26,8 @@ _BY_LIBRARY = {
     "sqlite3": "sqlite",
 }
 _MARKS = {"format": "%s", "qmark": "?"}
+_savepoints = itertools.count()
+"""In MySQL a savepoint ends an earlier one of the same name, so each has its own."""
 
 
 H = TypeVar("H", bound="Handle | AsyncHandle")
@@ -169,19 +172,19 @@ class DbApi:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """A transaction, or a part of the one that is open. The savepoint shows whether somebody ended it inside."""
-        joins = self._is_open()
+        joins, savepoint = self._is_open(), f"leasehold_fence_{next(_savepoints)}"
         if not joins and self._begins_by_hand():
             self._say("BEGIN")
         try:
-            self._say("SAVEPOINT leasehold_fence")
+            self._say(f"SAVEPOINT {savepoint}")
             yield
-            self._release()
+            self._release(savepoint)
             if not joins:
                 self._say("COMMIT")
         except BaseException:
             if self._is_open():
                 with contextlib.suppress(Exception):  # the first error is the one that tells
-                    self._say("ROLLBACK TO SAVEPOINT leasehold_fence" if joins else "ROLLBACK")
+                    self._say(f"ROLLBACK TO SAVEPOINT {savepoint}" if joins else "ROLLBACK")
             raise
 
     def setting_up(self) -> AbstractContextManager[object]:
@@ -192,9 +195,9 @@ class DbApi:
         """Without autocommit the driver or the server opens one."""
         return self._is_open() or not self._commits_by_itself()
 
-    def _release(self) -> None:
+    def _release(self, savepoint: str) -> None:
         try:
-            self._say("RELEASE SAVEPOINT leasehold_fence")
+            self._say(f"RELEASE SAVEPOINT {savepoint}")
         except Exception as error:
             if not _codes_of(error) & {"3B001", "25P01", 1305}:
                 raise
