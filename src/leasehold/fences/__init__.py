@@ -4,24 +4,30 @@ Importing this imports no client library: a fence uses the connection or client 
 """
 
 from leasehold.errors import StaleToken, TokenJump, TokenUsed
+from leasehold.fences.column import AsyncColumnFence, ColumnFence
 from leasehold.fences.file import FileFence
 from leasehold.fences.redis import AsyncRedisFence, RedisFence
 from leasehold.fences.rule import HasToken
+from leasehold.fences.signed import SignedToken, TokenSigner
 from leasehold.fences.sql import AsyncSqlFence, SqlFence
 from leasehold.fences.sqlite import SqliteFence
 from leasehold.fences.trigger import AsyncTriggerFence, TriggerFence
 
 __all__ = [
+    "AsyncColumnFence",
     "AsyncRedisFence",
     "AsyncSqlFence",
     "AsyncTriggerFence",
+    "ColumnFence",
     "FileFence",
     "HasToken",
     "RedisFence",
+    "SignedToken",
     "SqlFence",
     "SqliteFence",
     "StaleToken",
     "TokenJump",
+    "TokenSigner",
     "TokenUsed",
     "TriggerFence",
 ]

@@ -16,6 +16,7 @@ No framework and no client library is imported here.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, MutableMapping
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from leasehold.errors import InvalidName, InvalidToken, LeaseholdError, Misuse, StaleToken, TokenJump, TokenUsed, quoted
 from leasehold.fences.rule import HasToken, token_of
+from leasehold.fences.signed import SignedToken, TokenSigner
 from leasehold.names import check_token
 
 HEADER = "Fencing-Token"
@@ -89,11 +91,16 @@ def problem(error: LeaseholdError) -> Problem:
     return Problem(status, reason, json.dumps(body).encode())
 
 
-def read_token(values: Iterable[str]) -> int | None:
-    """Return the token that a request carries in its header, or None; anything but one plain number is refused."""
+def read_token(values: Iterable[str], resource: str = "", signer: TokenSigner | None = None) -> int | None:
+    """Return the token that a request carries in its header, or None; anything but one plain number is refused.
+
+    With a `signer`, anything but one token that is signed for the resource is.
+    """
     given = list(values)
     if not given:
         return None
+    if signer is not None and len(given) == 1:
+        return signer.verify(resource, given[0])
     if len(given) > 1 or not _DIGITS.fullmatch(given[0]):
         raise InvalidToken(f"the header {HEADER} must be one decimal integer, such as 34, not {quoted(given[0])}")
     return check_token(int(given[0]))
@@ -103,20 +110,30 @@ def read_token(values: Iterable[str]) -> int | None:
 
 
 class _Middleware:
-    def __init__(self, app: Any, fenced: Fenced, *, resource: Callable[[Any], str | None] | None = None) -> None:
-        """`resource` finds the name in the request (None: it needs no fence); by default that is the path."""
+    def __init__(
+        self,
+        app: Any,
+        fenced: Fenced,
+        *,
+        resource: Callable[[Any], str | None] | None = None,
+        signer: TokenSigner | None = None,
+    ) -> None:
+        """`resource` finds the name in the request (None: it needs no fence); by default that is the path.
+
+        With a `signer`, only tokens that it has signed for the resource are taken.
+        """
         if not callable(fenced):
             raise Misuse(
                 "`fenced` must be something to call with a resource and a token that returns a block, such as the "
                 f"method `writing` of a fence, not {quoted(fenced)}"
             )
-        self._app, self._fenced, self._resource = app, fenced, resource
+        self._app, self._fenced, self._resource, self._signer = app, fenced, resource, signer
 
     def _claimed(self, method: str, resource: str | None, values: Iterable[str]) -> tuple[str, int] | None:
         """What to fence with, or None when the request goes on as it is."""
         if resource is None:
             return None
-        token = read_token(values)
+        token = read_token(values, resource, self._signer)
         if token is None:
             if method in SAFE_METHODS:
                 return None
@@ -126,6 +143,53 @@ class _Middleware:
 
 class _RolledBack(Exception):
     """Ends a fenced block whose response says that it failed."""
+
+
+_REFUSALS = (StaleToken, TokenUsed, TokenJump, InvalidToken, InvalidName, MissingToken)
+
+
+class DjangoFence(_Middleware):
+    """Django's kind of middleware: put the path of one of these into ``MIDDLEWARE``, last.
+
+    It stands inside of Django, which closes connections that are in a transaction when a request comes in: a WSGI
+    middleware around it would come too early. Views find the token in ``request.META["leasehold.token"]``.
+    """
+
+    def __init__(
+        self, fenced: Fenced, *, resource: Callable[[Any], str | None] | None = None, signer: TokenSigner | None = None
+    ) -> None:
+        """As for `WsgiFence`; `resource` is called with Django's request."""
+        super().__init__(None, fenced, resource=resource, signer=signer)
+
+    def __call__(self, get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Wrap what answers requests, as Django asks middleware to do."""
+
+        def answer(request: Any) -> Any:
+            resource = self._resource(request) if self._resource else request.path
+            values = [request.META[_ENVIRON_KEY].strip()] if _ENVIRON_KEY in request.META else []
+            try:
+                claimed = self._claimed(request.method, resource, values)
+                if claimed is None:
+                    return get_response(request)
+                request.META[_TOKEN_KEY] = claimed[1]
+                return self._run(claimed, lambda: get_response(request))
+            except _REFUSALS as refusal:
+                told = problem(refusal)
+                respond = importlib.import_module("django.http").HttpResponse
+                return respond(told.body, status=told.status, headers=dict(told.headers))
+
+        return answer
+
+    def _run(self, claimed: tuple[str, int], respond: Callable[[], Any]) -> Any:
+        response: Any = None
+        block = self._fenced(*claimed)
+        if not isinstance(block, AbstractContextManager):
+            raise Misuse("Django's transactions are blocking; give it a blocking fence")
+        with contextlib.suppress(_RolledBack), block:
+            response = respond()
+            if response.status_code >= 400:
+                raise _RolledBack
+        return response
 
 
 class WsgiFence(_Middleware):
@@ -145,7 +209,7 @@ class WsgiFence(_Middleware):
                 passed: Iterable[bytes] = self._app(environ, start_response)
                 return passed
             return self._run(claimed, {**environ, _TOKEN_KEY: claimed[1]}, start_response)
-        except (StaleToken, TokenUsed, TokenJump, InvalidToken, InvalidName, MissingToken) as refusal:
+        except _REFUSALS as refusal:
             answer = problem(refusal)
             start_response(f"{answer.status} {answer.reason}", answer.headers)
             return [answer.body]
@@ -203,7 +267,7 @@ class AsgiFence(_Middleware):
                 await self._app(scope, receive, send)
                 return
             held = await self._run(claimed, {**scope, _TOKEN_KEY: claimed[1]}, receive)
-        except (StaleToken, TokenUsed, TokenJump, InvalidToken, InvalidName, MissingToken) as refusal:
+        except _REFUSALS as refusal:
             held = _messages(problem(refusal))
         for message in held:
             await send(message)
@@ -274,5 +338,5 @@ def send_token(request: R) -> R:
     check = getattr(lease, "check", None)
     if callable(check):
         check()
-    outgoing.headers[HEADER] = str(token_of(lease))
+    outgoing.headers[HEADER] = str(lease) if isinstance(lease, SignedToken) else str(token_of(lease))
     return request
