@@ -1,0 +1,382 @@
+"""Freezes a holder at each of its steps, lets the next one in, thaws the first, and judges what it did.
+
+The critical section under test is a function of its lease. It runs once for each place where it can be frozen: before
+every line of the file it is in, at every ``await`` if it is async, or by a real SIGSTOP in a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import pytest
+
+from leasehold.errors import LeaseLost, Misuse
+from leasehold.worlds import boot_clock
+
+Work = Callable[[Any], Any]
+State = Callable[[], Any]
+
+MOST_POINTS = 200
+PATIENCE = 0.5
+"""So long the second holder may be kept waiting by the frozen one before it is taken to be locked out."""
+ENDS_WITHIN = 30.0
+TTL = 30.0
+_FIRST, _SECOND = 1_000, 2_000
+
+
+class StallLease:
+    """Stands for a lease: a name, a token, and a deadline on a clock that the test moves."""
+
+    ttl, holder, released = TTL, "a holder under test", False
+
+    def __init__(self, name: str, token: int, now: Callable[[], float], ttl: float = TTL) -> None:
+        self.name, self.token, self._now = name, token, now
+        self.valid_until = now() + ttl
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which it may still be believed."""
+        return max(self.valid_until - self._now(), 0.0)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it may no longer be held."""
+        return self.remaining == 0
+
+    def check(self, need: float = 0.0) -> None:
+        """Raise `LeaseLost` unless it may be believed now, and for `need` more seconds."""
+        if self.remaining <= need:
+            raise LeaseLost(self.name, "its TTL ran out while the holder stood still", token=self.token)
+
+
+@dataclass
+class Course:
+    """What happened in one run."""
+
+    point: str | None
+    """Where the first holder was frozen; None when it came to its end before that."""
+    at_freeze: Any = None
+    after_second: Any = None
+    locked_out: bool = False
+    """Whether the second holder could go on only after the first."""
+    at_end: Any = None
+    error: str | None = None
+    """How the first holder noticed."""
+
+
+class _Clock:
+    """A clock that stands still until the test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Stall:
+    """What the fixture `stall` gives to a test."""
+
+    def prove(
+        self,
+        work: Work,
+        *,
+        state: State,
+        setup: Callable[[], object] = lambda: None,
+        process: bool = False,
+        name: str = "lock-under-test",
+        patience: float = PATIENCE,
+    ) -> int:
+        """Fail the test if a holder that stalled could still write, or never noticed; return how often it was frozen.
+
+        `work(lease)` is the critical section, blocking or async. It must open its connections itself, and use
+        `lease.token` for its fence. `setup()` brings the resource into its first state before each run, and `state()`
+        returns something to compare that tells everything that `work` writes. With `process=True` the holder is a
+        child process that is really stopped (SIGSTOP); `state` must then look at something that processes share.
+        """
+        bench = _Bench(work, state, setup, name, patience)
+        run = bench.in_process if process else bench.in_task if inspect.iscoroutinefunction(work) else bench.in_thread
+        if process and inspect.iscoroutinefunction(work):
+            raise Misuse("process=True takes a blocking function; wrap yours: lambda lease: asyncio.run(work(lease))")
+        expected = bench.alone()
+        unnoticed: str | None = None
+        for point in range(1, MOST_POINTS + 1):
+            setup()
+            course = run(point)
+            if course.point is None:
+                break
+            if not _noticed(course, expected):
+                unnoticed = unnoticed or course.point
+        else:
+            point += 1
+        if point == 1:
+            pytest.fail("the critical section could not be frozen anywhere; is it written in Python?")
+        if unnoticed is not None:
+            _fail(unnoticed, "the first holder wrote nothing stale, but never noticed: it ended without an error")
+        return point - 1
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """The states that good order leads to."""
+
+    first: Any
+    both: Any
+    second: Any
+
+
+def _noticed(course: Course, expected: _Expected) -> bool:
+    """Whether the first holder noticed, where it had to; fails at once if it wrote what it must not."""
+    where = str(course.point)
+    if course.locked_out:
+        # The first stood inside of its own step: it was carried out before the second's, or it gave up.
+        right = expected.both if course.error is None else expected.second
+        if course.at_end != right:
+            _fail(where, f"the second holder had to wait, and the end is {course.at_end!r}, not {right!r}")
+        return True
+    if course.at_end != course.after_second:
+        _fail(
+            where,
+            f"a stale write got through: it was {course.after_second!r} after the second holder, and is "
+            f"{course.at_end!r} after the first one went on",
+        )
+    return course.error is not None or course.at_freeze == expected.first
+
+
+def _fail(where: str, what: str) -> NoReturn:
+    __tracebackhide__ = True
+    pytest.fail(f"frozen {where}: {what}. Check the token where the write lands: see leasehold.fences", pytrace=False)
+
+
+class _Bench:
+    """Runs the critical section in each of the three ways."""
+
+    def __init__(self, work: Work, state: State, setup: Callable[[], object], name: str, patience: float) -> None:
+        self.work, self.state, self.setup, self.name, self.patience = work, state, setup, name, patience
+        self.file = inspect.unwrap(work).__code__.co_filename if hasattr(work, "__code__") else None
+
+    def alone(self) -> _Expected:
+        """What the state is after the first holder alone, after both in good order, and after the second alone."""
+        clock = _Clock()
+        states = []
+        for tokens in ((_FIRST,), (_FIRST, _SECOND), (_SECOND,)):
+            self.setup()
+            for token in tokens:
+                self._call(StallLease(self.name, token, clock))
+            states.append(self.state())
+        return _Expected(*states)
+
+    def _call(self, lease: StallLease) -> None:
+        result = self.work(lease)
+        if inspect.iscoroutine(result):
+            asyncio.run(result)
+
+    # In a thread, frozen before a line
+
+    def in_thread(self, point: int) -> Course:
+        """Freeze a thread before the `point`-th line that it runs."""
+        clock, course = _Clock(), Course(None)
+        frozen, thaw = threading.Event(), threading.Event()
+        lease = StallLease(self.name, _FIRST, clock)
+
+        def freeze(where: str) -> None:
+            course.point = where
+            frozen.set()
+            thaw.wait(ENDS_WITHIN)
+
+        def first() -> None:
+            try:
+                with _Lines(self.file, point, freeze):
+                    self.work(lease)
+            except Exception as error:  # noqa: BLE001 -- whatever it is, the holder noticed
+                course.error = repr(error)
+            finally:
+                frozen.set()
+
+        thread = threading.Thread(target=first, name="first-holder", daemon=True)
+        thread.start()
+        _await_or_fail(frozen.wait(ENDS_WITHIN), "the first holder neither ended nor came to the next line")
+        if course.point is not None:
+            clock.now += 2 * TTL
+            self._second(course, clock, thaw.set)
+        thread.join(ENDS_WITHIN)
+        _await_or_fail(not thread.is_alive(), "the first holder did not end after it went on")
+        course.at_end = self.state()
+        return course
+
+    def _second(self, course: Course, now: Callable[[], float], thaw: Callable[[], object]) -> None:
+        """Let the second holder work while the first stands still; go on with the first, at the latest when needed."""
+        course.at_freeze = self.state()
+        failure: list[BaseException] = []
+
+        def second() -> None:
+            try:
+                self.work(StallLease(self.name, _SECOND, now))
+            except BaseException as error:  # noqa: BLE001 -- raised again below, in the test's own thread
+                failure.append(error)
+
+        thread = threading.Thread(target=second, name="second-holder", daemon=True)
+        thread.start()
+        thread.join(self.patience)
+        course.locked_out = thread.is_alive()
+        if not course.locked_out:
+            course.after_second = self.state()
+        thaw()
+        thread.join(ENDS_WITHIN)
+        _await_or_fail(not thread.is_alive(), "the second holder did not end, though the first went on")
+        if failure:
+            raise failure[0]
+
+    # As a task, frozen at an await
+
+    def in_task(self, point: int) -> Course:
+        """Freeze a coroutine when it would go on after its `point`-th await."""
+        return asyncio.run(self._in_task(point))
+
+    async def _in_task(self, point: int) -> Course:
+        clock, course, thaw = _Clock(), Course(None), asyncio.Event()
+        frozen = asyncio.Event()
+
+        async def freeze(where: str) -> None:
+            course.point = where
+            frozen.set()
+            await thaw.wait()
+
+        async def first() -> None:
+            try:
+                await _Awaits(self.work(StallLease(self.name, _FIRST, clock)), point, freeze)
+            except Exception as error:  # noqa: BLE001 -- whatever it is, the holder noticed
+                course.error = repr(error)
+            finally:
+                frozen.set()
+
+        task = asyncio.create_task(first())
+        await asyncio.wait_for(frozen.wait(), ENDS_WITHIN)
+        if course.point is not None:
+            clock.now += 2 * TTL
+            course.at_freeze = self.state()
+            second = asyncio.create_task(self.work(StallLease(self.name, _SECOND, clock)))
+            await asyncio.wait({second}, timeout=self.patience)
+            course.locked_out = not second.done()
+            if not course.locked_out:
+                course.after_second = self.state()
+            thaw.set()
+            await asyncio.wait_for(second, ENDS_WITHIN)
+        await asyncio.wait_for(task, ENDS_WITHIN)
+        course.at_end = self.state()
+        return course
+
+    # As a process, stopped before a line
+
+    def in_process(self, point: int) -> Course:
+        """Stop a child process before the `point`-th line that it runs."""
+        reader, writer = os.pipe()
+        ttl = 0.05
+        with warnings.catch_warnings():
+            # Python warns of a fork beside threads; the child runs the critical section and nothing else.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            self._as_child(point, writer, ttl)
+        os.close(writer)
+        course = Course(None)
+        with os.fdopen(reader, "rb") as told:
+            _, status = os.waitpid(child, os.WUNTRACED)
+            if os.WIFSTOPPED(status):
+                time.sleep(2 * ttl)
+                course.point = "by SIGSTOP"
+                self._second(course, boot_clock, lambda: os.kill(child, signal.SIGCONT))
+                _, status = os.waitpid(child, 0)
+            *said, error = told.read().decode().split("\0")
+        if course.point is not None and said:
+            course.point = f"by SIGSTOP {said[0]}"
+        course.error = error or (None if os.waitstatus_to_exitcode(status) == 0 else "its process failed")
+        course.at_end = self.state()
+        return course
+
+    def _as_child(self, point: int, writer: int, ttl: float) -> NoReturn:
+        """Be the first holder, and leave without the clean-up that is the parent's."""
+        code = 1
+        try:
+
+            def freeze(where: str) -> None:
+                os.write(writer, where.encode() + b"\0")
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+            try:
+                with _Lines(self.file, point, freeze):
+                    self.work(StallLease(self.name, _FIRST, boot_clock, ttl))
+            except Exception as error:  # noqa: BLE001 -- whatever it is, the holder noticed
+                os.write(writer, repr(error)[:500].encode())
+            code = 0
+        finally:
+            os._exit(code)
+
+
+def _await_or_fail(reached: bool, what: str) -> None:
+    if not reached:
+        pytest.fail(f"{what} within {ENDS_WITHIN:g} s", pytrace=False)
+
+
+class _Lines:
+    """Calls `freeze` before the n-th line that this thread runs of one file."""
+
+    def __init__(self, file: str | None, point: int, freeze: Callable[[str], None]) -> None:
+        self._file, self._left, self._freeze = file, point, freeze
+
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()
+        sys.settrace(self._called)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _called(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        return self._line if frame.f_code.co_filename == self._file else None
+
+    def _line(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "line":
+            self._left -= 1
+            if self._left == 0:
+                self._freeze(f"before line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}")
+        return self._line
+
+
+class _Awaits:
+    """Runs a coroutine, and waits for `freeze` before it goes on after its n-th suspension."""
+
+    def __init__(self, coroutine: Any, point: int, freeze: Callable[[str], Coroutine[Any, Any, None]]) -> None:
+        self._coroutine, self._left, self._freeze = coroutine, point, freeze
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        sent: Any = None
+        raised: BaseException | None = None
+        while True:
+            try:
+                waits_for = self._coroutine.throw(raised) if raised is not None else self._coroutine.send(sent)
+            except StopIteration as end:
+                return end.value
+            sent, raised = None, None
+            try:
+                sent = yield waits_for
+            except BaseException as error:  # noqa: BLE001 -- a cancellation, or what the awaited thing raised
+                raised = error
+            self._left -= 1
+            if self._left == 0:
+                yield from self._freeze(self._where()).__await__()
+
+    def _where(self) -> str:
+        frame = self._coroutine.cr_frame
+        return f"at the await in line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
