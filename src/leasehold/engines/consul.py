@@ -161,10 +161,9 @@ class ConsulEngine:
         if place is None:  # there is nothing of it, or it ended with its session
             return False
         was_there = await self._delete(place, until)
-        held = place.blockade is None
         self._sessions.forget(holder)
         await self._requests.end_idle(all_idle=False)
-        return was_there and held
+        return was_there and not place.waits
 
     async def _delete(self, place: Place, until: float) -> bool:
         """Delete the key of a place; whether it was there, and still its own."""

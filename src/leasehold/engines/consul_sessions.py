@@ -88,6 +88,7 @@ class Place:
         "session",
         "token",
         "uncertain",
+        "waits",
         "want",
     )
 
@@ -111,6 +112,8 @@ class Place:
         """The index at which the key was last changed, as far as is known: by this client, if nobody meddles."""
         self.blockade: Blockade | None = None
         """What it waits for; None when it holds the name, or when nothing is known yet."""
+        self.waits = False
+        """Whether it was told to wait, for others or for the end of a lock-delay."""
         self.incumbent: Entry | None = None
         """Who held the name when it was last looked at."""
         self.as_of = 0

@@ -110,8 +110,10 @@ class Taking:
             if place.blockade is None and await self._open(attempt, remains):
                 if await self._claim(attempt):
                     assert place.token is not None
+                    place.waits = False
                     return Grant(place.token, since=place.session.confirmed_at)
                 continue  # its key was gone
+            place.waits = True
             busy = attempt.busy() if place.blockade is not None else attempt.busy(CLOSED)
             if attempt.patience is None:
                 await self._leave(attempt)
@@ -124,6 +126,9 @@ class Taking:
         session = await self._requests.confirm(place.session, attempt.until)
         operations = [locking(place.key, session, attempt.value_on(place.session)), getting_all(attempt.keys.all[0])]
         outcome = await self._requests.change(place, operations, attempt.until)
+        if isinstance(outcome, Refused) and outcome.for_delay:
+            # An earlier request of this attempt was granted, and its session ended before anybody heard of it.
+            raise SessionGone("consul has ended the session of a lease with a lock-delay")
         if isinstance(outcome, Refused):
             raise EngineError(f"consul does not let a key be locked that nobody else uses: {outcome.why}")
         found = outcome[1:]
