@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.bench.test_running import TINY
-from tests.support.etcd_server import running_etcd
+from tests.support.etcd_server import free_port, running_etcd
 
+from leasehold import EngineUnavailable
 from leasehold.bench import contended, run, uncontended
 
 
@@ -21,3 +23,8 @@ def test_leasehold_is_measured_beside_the_floor(tmp_path: Path) -> None:
     assert {"Leasehold", "Leasehold (asyncio)"} <= {row.who for row in takes.rows}
     assert crowd.rows[0].figures[contended.CHANGES].value > 0
     assert results.versions["etcd"].startswith("3.")
+
+
+def test_an_engine_that_is_away_is_told_as_such() -> None:
+    with pytest.raises(EngineUnavailable, match="cannot be reached"):
+        run(f"etcd://127.0.0.1:{free_port()}", ["uncontended"], TINY, quiet=True)

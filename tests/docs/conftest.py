@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.consul_server import running_consul
+from tests.support.etcd_server import running_etcd
 from tests.support.mariadb_server import running_mariadb
 from tests.support.postgres_server import running_postgres
 from tests.support.redlock_servers import running_quorum
@@ -52,6 +53,13 @@ def docs_consul_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def docs_mariadb_url() -> Iterator[str]:
+    """A real MariaDB."""
+    with running_mariadb() as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
 def docs_zookeeper_url() -> Iterator[str]:
     """A real ZooKeeper."""
     with running_zookeeper() as server:
@@ -66,9 +74,9 @@ def docs_redlock_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def docs_mariadb_url() -> Iterator[str]:
-    """A real MariaDB."""
-    with running_mariadb() as server:
+def docs_etcd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real etcd."""
+    with running_etcd(tmp_path_factory.mktemp("etcd")) as server:
         yield server.url
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.engines.etcd_help import Driven, counted, family_at, fresh_name, want
-from tests.support.etcd_server import EtcdNode, running_etcd
+from tests.support.etcd_server import EtcdNode, encoded, running_etcd
 
 from leasehold import EngineError, EngineUnavailable, Leasehold
 from leasehold.core.engine import Busy, Grant
@@ -102,6 +103,20 @@ def test_a_log_in_where_there_are_no_users(tmp_path: Path) -> None:
         with pytest.raises(EngineError, match="has no users") as caught:
             client.lock("a", ttl=5, wait=0).acquire()
         assert SECRET not in str(caught.value)
+
+
+def test_a_full_database_says_how_to_make_room(tmp_path: Path) -> None:
+    """Etcd takes no writes then, and goes on when there is room again; what is held can still be given back."""
+    with running_etcd(tmp_path, settings=["--quota-backend-bytes=4194304"]) as node, Leasehold(node.url) as client:
+        lease = client.lock("held", ttl=20).acquire()
+        with pytest.raises(urllib.error.HTTPError):
+            for number in range(20):
+                node.ask("/v3/kv/put", {"key": encoded(f"load-{number}"), "value": encoded(b"x" * 1_000_000)})
+        with pytest.raises(EngineError, match=r"is full.*alarm disarm") as caught:
+            client.lock("another", ttl=20, wait=5).acquire()
+        assert not isinstance(caught.value, EngineUnavailable)
+        lease.check()
+        lease.release()
 
 
 # TLS

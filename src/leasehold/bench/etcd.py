@@ -6,16 +6,15 @@ import contextlib
 import secrets
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import grpc
 
 from leasehold.bench.places import Place
 from leasehold.engines.etcd_queue import namespace_range
 from leasehold.wires import etcd_messages as messages
 from leasehold.wires.etcd_address import address_from_url
 from leasehold.wires.etcd_lines import Lines
-
-if TYPE_CHECKING:
-    import grpc
 
 WITHIN: Final = 10.0
 HOLDER: Final = b"0123456789abcdef0123456789abcdef"
@@ -35,6 +34,8 @@ def connected(place: Place) -> Iterator[Lines]:
             answer = lines.current().calls[messages.AUTHENTICATE](request, timeout=WITHIN)
             lines.auth_token = messages.auth_token_of(answer)
         yield lines
+    except grpc.RpcError as error:
+        raise lines.failure(error, lines.current()) from None
     finally:
         lines.close()
 
