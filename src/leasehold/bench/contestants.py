@@ -57,7 +57,7 @@ class Contestant:
 
     key: str
     label: str
-    engine: Literal["any", "redis", "sqlite", "postgresql", "mysql", "etcd"]
+    engine: Literal["any", "redis", "sqlite", "postgresql", "mysql", "etcd", "zookeeper"]
     package: str | None
     """What must be installed for it."""
     open: Opener
@@ -67,7 +67,7 @@ class Contestant:
         return (
             self.engine == "any"
             or (self.engine == "redis" and place.speaks_redis)
-            or (self.engine in ("sqlite", "etcd") and place.engine == self.engine)
+            or (self.engine in ("sqlite", "etcd", "zookeeper") and place.engine == self.engine)
             or (self.engine == "postgresql" and place.speaks_postgres)
             or (self.engine == "mysql" and place.engine == "mysql")
         ) and (self.package is None or importlib.util.find_spec(self.package) is not None)
@@ -169,6 +169,13 @@ def _advisory_lock(place: Place, _name: str, _ttl: int = TTL) -> Opened:
     return Opened(lambda: lock, lambda: lock, lock.close)
 
 
+def _raw_zookeeper(place: Place, name: str, _ttl: int = TTL) -> Opened:
+    from leasehold.bench.zookeeper import RawZooKeeper
+
+    raw = RawZooKeeper(place, name)
+    return Opened(lambda: raw, lambda: raw, raw.close)
+
+
 def _raw_mysql(place: Place, name: str, _ttl: int = TTL) -> Opened:
     from leasehold.bench.mysql import RawMysql
 
@@ -265,6 +272,7 @@ FLOOR_SQLITE = Contestant("floor", "floor: two one-row transactions", "sqlite", 
 FLOOR_POSTGRES = Contestant("floor", "floor: two one-row statements by libpq", "postgresql", "psycopg", _raw_postgres)
 FLOOR_ETCD = Contestant("floor", "floor: two requests on a bare gRPC channel", "etcd", "grpc", _raw_etcd)
 FLOOR_MYSQL = Contestant("floor", "floor: two one-row statements on a bare socket", "mysql", None, _raw_mysql)
+FLOOR_ZOOKEEPER = Contestant("floor", "floor: two requests on a bare socket", "zookeeper", None, _raw_zookeeper)
 LEASEHOLD = Contestant("leasehold", "Leasehold", "any", None, _leasehold)
 REDIS_PY = Contestant("redis-py", "redis-py Lock", "redis", "redis", _redis_py)
 PYTHON_REDIS_LOCK = Contestant("python-redis-lock", "python-redis-lock", "redis", "redis_lock", _python_redis_lock)
@@ -298,5 +306,5 @@ BY_KEY = {
 
 def floor_of(place: Place) -> Contestant | None:
     """The floor that ratios at a place are to; None where the benchmark knows none."""
-    floors = (FLOOR_REDIS, FLOOR_SQLITE, FLOOR_POSTGRES, FLOOR_MYSQL, FLOOR_ETCD)
+    floors = (FLOOR_REDIS, FLOOR_SQLITE, FLOOR_POSTGRES, FLOOR_MYSQL, FLOOR_ETCD, FLOOR_ZOOKEEPER)
     return next((floor for floor in floors if floor.runs_on(place)), None)

@@ -41,6 +41,8 @@ def versions(places: list[Place]) -> dict[str, str]:
             found["PostgreSQL"] = importlib.import_module("leasehold.bench.postgres").version(place)
         elif place.engine == "etcd":
             found["etcd"] = importlib.import_module("leasehold.bench.etcd").version(place)
+        elif place.engine == "zookeeper":
+            found["ZooKeeper"] = importlib.import_module("leasehold.bench.zookeeper").version(place)
         elif place.engine == "sqlite":
             found["SQLite"] = sqlite3.sqlite_version
     for package in PACKAGES:

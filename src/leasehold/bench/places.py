@@ -177,6 +177,10 @@ def clear(place: Place) -> None:
         from leasehold.bench import etcd
 
         etcd.clear(place)
+    elif place.engine == "zookeeper":
+        from leasehold.bench import zookeeper
+
+        zookeeper.clear(place)
     elif place.engine == "sqlite":
         from leasehold.wires.sqlite_file import lease_file
 

@@ -38,6 +38,7 @@ AIMS = {
     "postgresql": (1.3, None),
     "mysql": (1.3, None),
     "etcd": (1.3, None),
+    "zookeeper": (1.3, None),
 }
 """For each engine, the aims of blocking and of asyncio code."""
 
