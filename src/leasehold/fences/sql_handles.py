@@ -7,6 +7,7 @@ statement would be part of a transaction.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import itertools
 import re
@@ -81,14 +82,20 @@ def in_style(ask: Ask, style: str) -> tuple[str, Any]:
     >>> in_style(Ask("SELECT :a", {"a": 1}), "pyformat")
     ('SELECT %(a)s', {'a': 1})
     """
+    sql, order = _rendered(ask.sql, style)
+    return sql, dict(ask.values) if order is None else tuple(ask.values[name] for name in order)
+
+
+@functools.lru_cache(maxsize=256)
+def _rendered(sql: str, style: str) -> tuple[str, tuple[str, ...] | None]:
+    """The statement in a style, and the order of its values where they go by their place."""
     if style == "named":
-        return ask.sql, dict(ask.values)
+        return sql, None
     if style == "pyformat":
-        return _VALUE.sub(r"%(\1)s", ask.sql), dict(ask.values)
-    order = _VALUE.findall(ask.sql)
+        return _VALUE.sub(r"%(\1)s", sql), None
+    order = tuple(_VALUE.findall(sql))
     places = iter(range(1, len(order) + 1))
-    sql = _VALUE.sub(lambda _: _MARKS.get(style) or f"${next(places)}", ask.sql)
-    return sql, tuple(ask.values[name] for name in order)
+    return _VALUE.sub(lambda _: _MARKS.get(style) or f"${next(places)}", sql), order
 
 
 def _answer(cursor: Any) -> Answer:
