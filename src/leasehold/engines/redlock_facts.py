@@ -49,7 +49,7 @@ _GUARANTEE: Final = Guarantee(
         "such servers, the name."
     ),
     failover=(
-        "None is needed: any minority of the servers may be down, hang or be cut off, at no cost in time. A server "
+        "None is needed: any minority of the servers may be down, hang or be cut off, and is not waited for. A server "
         "that comes back without its data, or was restarted without a log of every write (appendfsync always), is "
         "recognised and kept out until every lease that it may have forgotten is over."
     ),

@@ -59,7 +59,8 @@ class Bundle:
         asked = [self.members[server] for server in to]
         for member in asked:
             self._post(member, message)
-            self._take_note(member, message, outcomes)
+            if member.state is State.CLOSED:
+                self._take_note(member, message, outcomes)
         limit = until
         while not enough(outcomes):
             pending = [member for member in asked if outcomes[member.server] is None]
@@ -84,15 +85,17 @@ class Bundle:
         """Bring connections on their way, and find those that broke while nobody looked."""
         if now - self._used_at > TRUSTED:
             for number, _ in self._poll.poll(0):
-                self._by_number[number].advance()
+                member = self._by_number.get(number)
+                if member is not None:
+                    member.advance()
         self._used_at = now
         for member in self.members:
             if member.state is not State.READY or member.owed:
                 member.refresh(now)
 
     def _post(self, member: Member, message: Message) -> None:
-        member.replies, member.awaited = [], 0
         if member.state is State.READY:
+            member.replies, member.awaited = [], 0
             member.send(message)
         elif member.state is not State.CLOSED:
             member.outbox = message
