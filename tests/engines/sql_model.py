@@ -116,6 +116,13 @@ class EngineAndTable(RuleBasedStateMachine):
         else:
             self.check_busy(answer, expected)
 
+    @rule(name=NAMES, holder=HOLDERS, other=HOLDERS)
+    def a_lease_with_a_delay_is_lost(self, name: str, holder: str, other: str) -> None:
+        """The name stays closed for a while, also for who finds neither a queue nor other holders there."""
+        self.take_both(Want(name, holder, 0.05, "exclusive", 1, 3.0, f"{holder}@x"), None)
+        self.time_passes(999_999)
+        self.take_both(Want(name, other, 7.0, "exclusive", 1, 0.0, f"{other}@x"), None)
+
     def check_busy(self, answer: Grant | Busy, expected: Refused) -> None:
         assert isinstance(answer, Busy)
         assert answer.ask_again == expected.ask_again / 1e6

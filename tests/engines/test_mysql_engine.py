@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from tests.engines.mysql_help import calling, eventually, opened, soon, want
+from tests.engines.mysql_help import MOVABLE_CLOCK, MovableClock, calling, eventually, opened, soon, want
 from tests.support.mariadb_server import PASSWORD, MariadbServer
 
 from leasehold.core.engine import Busy, Grant, Renewal, Want
@@ -35,6 +35,18 @@ def test_names_that_a_collation_would_take_for_one_are_many(mariadb_server: Mari
         assert listed == sorted(names, key=str.encode)
         for name in names:
             assert run_blocking(engine.release(name, "h", until=soon(engine)))
+
+
+def test_who_asks_again_in_the_same_instant_has_what_it_had(mariadb_server: MariadbServer) -> None:
+    clock = MovableClock(mariadb_server)
+    with opened(mariadb_server.url, clock=MOVABLE_CLOCK) as engine:
+        first = run_blocking(engine.take(want("a", "h", 30.0), until=soon(engine)))
+        assert isinstance(first, Grant)
+        assert run_blocking(engine.take(want("a", "h", 5.0), until=soon(engine))) == first
+        status = run_blocking(engine.status("a", until=soon(engine)))
+        assert status is not None
+        assert [(one.token, one.expires_in) for one in status.holders] == [(first.token, 30.0)]
+    clock.close()
 
 
 def test_every_kind_of_lease_is_renewed_in_a_batch(mariadb_server: MariadbServer, world: str) -> None:

@@ -30,11 +30,13 @@ __all__ = ["MysqlEngine", "MysqlFamily", "open_engine", "tables_sql"]
 # The clock stands still within the statement, so whether the name is free is the same at each place, until `holder` is
 # changed; what is set after that asks whether it was changed just now. Assignments are carried out in this order. A
 # statement that waited for the row's lock reckons with a time that is a little past: the lease is the shorter for it.
+# Who asks again for what it has is left to the lease table.
 _TAKE_FREE: Final = """
 INSERT INTO leasehold_lease (namespace, name, token, turn_since, closed_until, crowd, holder, since, expires, lasts,
     beat, delay, about)
 SELECT $1, $2, LAST_INSERT_ID(GREATEST(base + 1, {now})), {now}, 0, 0, $3, {now}, {now} + $4, $4, 0, $5, $6
 FROM leasehold_meta
+WHERE NOT EXISTS (SELECT 1 FROM leasehold_lease AS l WHERE l.namespace = $1 AND l.name = $2 AND l.holder = $3)
 ON DUPLICATE KEY UPDATE
     token = IF({free}, LAST_INSERT_ID(GREATEST(token + 1, {now})), token),
     turn_since = IF({free}, {now}, turn_since),
