@@ -156,7 +156,8 @@ class Values:
 
         for node in module.all(ast.Assign):
             for target in node.targets:
-                add(target, ("=", node.value))
+                for one, value in _pairs(target, node.value):
+                    add(one, ("=", value))
         for annotated in module.all(ast.AnnAssign):
             add(annotated.target, (":", annotated.annotation))
             if annotated.value is not None:
@@ -404,6 +405,13 @@ def _targets(target: ast.AST, how: str, value: ast.AST) -> Iterator[tuple[str, B
                 yield from _targets(one, how if pairs else "?", pairs[number] if pairs else value)
         case _:
             return  # an attribute or an item binds no name
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """``self.a, self.b = x, y`` one by one."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
 
 
 def _parameters(arguments: ast.arguments) -> Iterator[tuple[str, Binding]]:

@@ -43,7 +43,8 @@ def nightly(redis):
 
 ## Not reported
 
-Handlers that log a warning or an error, raise, return, or change a state.
+Handlers that log a warning or an error, raise, return, or change a state, and a release while another error is being
+raised.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ _MESSAGE = "this error proves that the lock was lost during the work; whoever sw
 def check(module: Module) -> Iterator[Finding]:
     """Report the handler."""
     for block in module.all(ast.Try):
-        if not _gives_back(module, block.body):
+        if not _gives_back(module, block.body) or _while_raising(module, block):
             continue
         for handler in block.handlers:
             if _is_loss(module, names_in(handler.type), block.body) and goes_on_quietly(handler):
@@ -90,8 +91,16 @@ def check(module: Module) -> Iterator[Finding]:
             and isinstance(block_of, ast.With)
         ):
             names = {name for one in call.args for name in names_in(one)}
+            if _while_raising(module, block_of):
+                continue
             if _gives_back(module, block_of.body) and _is_loss(module, names, block_of.body):
                 yield module.finding("LH114", call, _MESSAGE)
+
+
+def _while_raising(module: Module, block: ast.stmt) -> bool:
+    """Whether another error is on its way to the caller, which the loss must not hide."""
+    handler = module.enclosing(block, ast.ExceptHandler)
+    return handler is not None and isinstance(handler.body[-1], ast.Raise)
 
 
 def _gives_back(module: Module, body: list[ast.stmt]) -> bool:

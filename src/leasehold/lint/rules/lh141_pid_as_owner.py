@@ -45,6 +45,9 @@ from leasehold.lint.stores import takes
 SHARED = ("os.getpid", "threading.get_ident", "threading.current_thread", "multiprocessing.current_process", "id")
 DISTINCT = ("uuid", "token", "random", "secrets", "hostname", "node", "getnode", "fqdn", "urandom", "nonce", "host")
 
+NAMED = ("uuid", "random", "hostname", "nonce")
+"""Variables with one of these in their name are taken at their word."""
+
 
 @rule("LH141", "pid-as-owner", __doc__, words=("getpid", "get_ident", "current_thread", "current_process"))
 def check(module: Module) -> Iterator[Finding]:
@@ -57,7 +60,7 @@ def check(module: Module) -> Iterator[Finding]:
         shared = [one for one in calls if module.called(one) in SHARED]
         words = " ".join([*(method_of(one) for one in calls), *(module.called(one) or "" for one in calls)]).lower()
         named = " ".join(module.text(one).lower() for one in sources if isinstance(one, ast.Name | ast.Attribute))
-        if shared and not any(word in words or word in named for word in DISTINCT):
+        if shared and not any(word in words for word in DISTINCT) and not any(word in named for word in NAMED):
             yield module.finding(
                 "LH141",
                 operation.value,
