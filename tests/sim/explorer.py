@@ -11,4 +11,7 @@ from leasehold.sim.runner import explore
 
 if __name__ == "__main__":
     os.nice(19)
-    Path(sys.argv[2]).write_bytes(pickle.dumps(explore(range(int(sys.argv[1])))))
+    histories, file = int(sys.argv[1]), Path(sys.argv[2])
+    unfinished = file.with_suffix(".unfinished")
+    unfinished.write_bytes(pickle.dumps(explore(range(histories))))
+    unfinished.rename(file)  # whoever finds it finds all of it
