@@ -157,4 +157,6 @@ def test_a_follower_that_is_cut_off_from_its_leader_keeps_nobody_believing(
         finally:
             for proxy in proxies:
                 proxy.heal()
-            eventually(lambda: lonely.mode() == "follower", 30.0)
+            # What it was told meanwhile is lost; a write through it shows that it follows its leader again.
+            with Leasehold(ensemble.url_of(lonely)) as probe, probe.lock(fresh_name(), ttl=TTL, wait=30):
+                eventually(lambda: lonely.mode() == "follower", 10.0)
