@@ -186,6 +186,8 @@ def test_break_needs_a_reason(leasehold: Command, heart: Heart, reason: str) -> 
 def test_engines_as_data(leasehold: Command) -> None:
     engines = json.loads(leasehold("engines", "--json").stdout)["engines"]
     assert [one["engine"] for one in engines][:2] == ["sqlite", "redis"]
+    schemes = {"redlock", "consul", "etcd", "zookeeper", "postgresql", "postgresql+session", "mysql"}
+    assert {one["engine"] for one in engines} == schemes | {"sqlite", "redis"}
     for one in engines:
         assert set(one["capabilities"]) == {capability.name.lower() for capability in Capability}
         assert all(isinstance(has, bool) for has in one["capabilities"].values())

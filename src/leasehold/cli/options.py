@@ -38,11 +38,15 @@ def seconds_in(text: str) -> float:
 
 
 def engine_urls() -> dict[str, str]:
-    """One URL for each built-in engine, by its first scheme."""
+    """One URL for each built-in engine, by its first scheme. Nothing is sent there."""
     first = {module: scheme for scheme, module in reversed(_BUILT_IN.items())}
-    return {
-        scheme: "sqlite://" if scheme == "sqlite" else f"{scheme}://localhost" for scheme in reversed(first.values())
+    needs = {
+        "sqlite": "sqlite://",
+        "redlock": "redlock://localhost:6379,localhost:6380,localhost:6381",
+        "mysql": "mysql://user@localhost/database",
     }
+    urls = {scheme: needs.get(scheme, f"{scheme}://localhost") for scheme in reversed(first.values())}
+    return urls | {"postgresql+session": "postgresql+session://localhost"}
 
 
 def is_engine_url(text: str) -> bool:
