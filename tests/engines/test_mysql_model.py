@@ -14,7 +14,7 @@ from tests.support.mariadb_server import MariadbServer
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.mysql import MysqlEngine, MysqlFamily
 from leasehold.wires.mysql import MysqlWire
-from leasehold.wires.postgres_listen import Ear
+from leasehold.wires.sql_listen import Ear
 
 
 class EngineAndTable(sql_model.EngineAndTable):

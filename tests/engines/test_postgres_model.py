@@ -14,7 +14,7 @@ from tests.support.postgres_server import PostgresServer
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.postgres import PostgresEngine, PostgresFamily
 from leasehold.wires.postgres import PostgresWire
-from leasehold.wires.postgres_listen import Ear
+from leasehold.wires.sql_listen import Ear
 from leasehold.wires.sql_table import Request, Statement
 
 NOTIFY = Statement("SELECT pg_notify($1, $2)", "test_notify")

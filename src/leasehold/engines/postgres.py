@@ -19,10 +19,10 @@ from leasehold.engines.postgres_transaction import lock_in_transaction, lock_in_
 from leasehold.engines.sql_lease import Changed, SqlLeaseEngine
 from leasehold.wires.postgres import PostgresWire, asyncio_wire, blocking_wire
 from leasehold.wires.postgres_line import Line
-from leasehold.wires.postgres_listen import key_of
 from leasehold.wires.postgres_tables import CLOCK, LAZILY, dialect_of, prefix_of, tables_sql
 from leasehold.wires.postgres_target import Target, target_from_client, target_from_url, warn_of_transport
 from leasehold.wires.redis_target import Hidden
+from leasehold.wires.sql_listen import key_of
 from leasehold.wires.sql_table import LeaseTable, Request, Row, Statement
 
 __all__ = [

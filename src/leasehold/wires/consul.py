@@ -21,8 +21,8 @@ from leasehold.wires.consul_address import Address
 from leasehold.wires.consul_errors import PERMISSION, SessionGone, nonsense, refused
 from leasehold.wires.consul_line import Dialling, Line
 from leasehold.wires.http import Answer
-from leasehold.wires.postgres_pool import Pool
 from leasehold.wires.sockets import BlockingSockets, Sockets
+from leasehold.wires.sql_pool import Pool
 
 T = TypeVar("T")
 Operation = dict[str, Any]

@@ -10,11 +10,11 @@ from leasehold.wires.mysql_line import Line
 from leasehold.wires.mysql_tables import Tables
 from leasehold.wires.mysql_target import Target
 from leasehold.wires.postgres_errors import unreachable
-from leasehold.wires.postgres_listen import BlockingListener, Ear, Listener
-from leasehold.wires.postgres_listen_asyncio import AsyncListener
-from leasehold.wires.postgres_pool import Pool
 from leasehold.wires.sockets import BlockingSockets, Sockets
 from leasehold.wires.sockets_asyncio import AsyncSockets
+from leasehold.wires.sql_listen import BlockingListener, Ear, Listener
+from leasehold.wires.sql_listen_asyncio import AsyncListener
+from leasehold.wires.sql_pool import Pool
 from leasehold.wires.sql_table import Request, Row
 
 

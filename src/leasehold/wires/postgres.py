@@ -9,13 +9,13 @@ from leasehold.core.worlds import World
 from leasehold.errors import EngineUnavailable, GuaranteeWarning
 from leasehold.wires.postgres_dial import dial
 from leasehold.wires.postgres_line import Line
-from leasehold.wires.postgres_listen import BlockingListener, Ear, Listener, key_of, new_channel
-from leasehold.wires.postgres_listen_asyncio import AsyncListener
-from leasehold.wires.postgres_pool import Pool
 from leasehold.wires.postgres_tables import Tables
 from leasehold.wires.postgres_target import Target
 from leasehold.wires.sockets import BlockingSockets, Sockets
 from leasehold.wires.sockets_asyncio import AsyncSockets
+from leasehold.wires.sql_listen import BlockingListener, Ear, Listener, key_of, new_channel
+from leasehold.wires.sql_listen_asyncio import AsyncListener
+from leasehold.wires.sql_pool import Pool
 from leasehold.wires.sql_table import Request, Row, Statement
 
 _LISTEN_KEY: Final = Statement("SELECT pg_advisory_lock($1::bigint)", "")

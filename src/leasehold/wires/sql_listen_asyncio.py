@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from leasehold.wires.postgres_listen import Ear, Listener, Waiter
+from leasehold.wires.sql_listen import Ear, Listener, Waiter
 
 
 class AsyncListener(Listener):
