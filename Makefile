@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 # The servers that `make test` gets and runs against. A test whose server is missing fails.
 SERVERS ?= redis valkey etcd consul postgresql pgbouncer zookeeper mariadb
 PYTEST_ARGS ?=
+# Most tests wait for leases to run out, so two at a time cost each other little; a file stays with one worker.
+WORKERS ?= 2
 BENCH_ARGS ?=
 # How many simulated histories `make sim` explores.
 N ?= 20000
@@ -29,7 +31,7 @@ demo: $(VENV)/.ready  ## watch a stalled holder's write being refused (no server
 	@$(BIN)/python -m leasehold.demo
 
 test: $(VENV)/.ready-dev servers lint  ## get the servers, lint, check types, run every test
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready-dev  ## ruff and mypy
 	@$(BIN)/ruff check

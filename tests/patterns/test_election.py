@@ -128,7 +128,9 @@ def test_work_that_does_not_stop_meets_the_deadline(locks: Leasehold) -> None:
         locks.force_release(NAME, because="a test")
         go_on.wait(20)
 
-    Election(locks, NAME, ttl=TTL, at_deadline=at_deadline).serve(work, until=until)
+    since = time.monotonic()
+    Election(locks, NAME, ttl=TTL, stop_within=60, at_deadline=at_deadline).serve(work, until=until)
+    assert time.monotonic() - since < 30, "it was given more time than its lease had"
     [term] = hard
     assert term.why == "its lease was not renewed in time"
     with pytest.raises(LeaseLost):

@@ -176,9 +176,9 @@ class _Election(Generic[ClientT]):
         elif not self._is_healthy():
             term.resign("it is not healthy")
 
-    def _deadline(self, term: _Term, told_at: float) -> float:
-        """When work must have ended that was told to stop, on the monotonic clock."""
-        return min(told_at + self._stop_within, time.monotonic() + term.remaining)
+    def _must_have_stopped(self, term: _Term, told_at: float) -> bool:
+        """Whether the time is over that work has which was told to stop; never longer than its lease."""
+        return term.remaining <= 0 or time.monotonic() >= told_at + self._stop_within
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {quoted(self._name)} ttl={self._ttl:g}>"
@@ -259,7 +259,7 @@ class Election(_Election[Leasehold]):
                 term.resign("this instance is to stop")
             self._look(term)
             told_at = told_at or (time.monotonic() if term.stopping else None)
-            if told_at is not None and worker.is_alive() and time.monotonic() >= self._deadline(term, told_at):
+            if told_at is not None and worker.is_alive() and self._must_have_stopped(term, told_at):
                 self._at_deadline(term)
                 break
         for failure in failures:

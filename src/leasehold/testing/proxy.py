@@ -27,6 +27,8 @@ T = TypeVar("T")
 Way = Literal["requests", "replies"]
 WAYS: tuple[Way, Way] = ("requests", "replies")
 CHUNK = 65536
+SETTLING = 5
+"""Rounds of the event loop after which a connection that was just accepted is known here."""
 
 
 @dataclass
@@ -141,7 +143,7 @@ class Proxy:
 
     async def _listen(self) -> None:
         if self._listener is None:
-            self._listener = await asyncio.start_server(self._serve, self.host, self.port)
+            self._listener = await asyncio.start_server(self._welcome, self.host, self.port)
             self.port = self._listener.sockets[0].getsockname()[1]
 
     async def _stop_listening(self) -> None:
@@ -149,14 +151,23 @@ class Proxy:
         if listener is not None:
             listener.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = _Link(writer)
+        if self._listener is None:  # it was accepted in the moment before
+            self._reset(link)
+            return
         self.traffic.connections += 1
         self._links.add(link)
+        self._spawn(self._serve(link, reader))
+
+    async def _serve(self, link: _Link, reader: asyncio.StreamReader) -> None:
         if not set(WAYS) <= self._lost:
             try:
                 replies, link.server = await asyncio.open_connection(*self._target)
             except OSError:
+                self._reset(link)
+                return
+            if link not in self._links:  # it was reset meanwhile
                 self._reset(link)
                 return
             self._spawn(self._pump(link, "replies", replies))
@@ -233,6 +244,8 @@ class Proxy:
 
     async def _close(self) -> None:
         await self._stop_listening()
+        for _ in range(SETTLING):
+            await asyncio.sleep(0)
         self._reset_all()
         for pump in list(self._pumps):
             pump.cancel()
