@@ -22,7 +22,7 @@ COMPARED = {
     "[Redis](redis.md)": "redis://127.0.0.1",
     "[Redlock](redlock.md)": "redlock://127.0.0.1:6001,127.0.0.1:6002,127.0.0.1:6003",
     "[PostgreSQL](postgresql.md)": "postgresql://user@127.0.0.1/database",
-    "[its sessions](postgresql-session.md)": "postgresql+session://user@127.0.0.1/database",
+    "[PostgreSQL sessions](postgresql-session.md)": "postgresql+session://user@127.0.0.1/database",
     "[MySQL](mysql.md)": "mysql://user@127.0.0.1/database",
     "[etcd](etcd.md)": "etcd://127.0.0.1",
     "[ZooKeeper](zookeeper.md)": "zookeeper://127.0.0.1",
@@ -63,11 +63,12 @@ def rendered(facts: Facts) -> str:
 def compared() -> str:
     """All engines beside each other: what they can do, and then one question after the other."""
     every = {title: facts_of(url) for title, url in COMPARED.items()}
-    lines = ["| | " + " | ".join(every) + " |", "|---|" + ":-:|" * len(every)]
+    lines = ["| what it can do | which engines |", "|---|---|"]
     for one in Capability:
-        marks = " | ".join("✓" if one in facts.capabilities else " " for facts in every.values())
-        lines.append(f"| {one.value} | {marks} |")
-    lines.append("| shortest TTL | " + " | ".join(f"{facts.least_ttl:g} s" for facts in every.values()) + " |")
+        have = [title for title, facts in every.items() if one in facts.capabilities]
+        lines.append(f"| {one.value} | {'all of them' if len(have) == len(every) else ', '.join(have)} |")
+    lines += ["", "| | shortest TTL |", "|---|---|"]
+    lines += [f"| {title} | {facts.least_ttl:g} s |" for title, facts in every.items()]
     for field in COMPARED_HEADINGS:
         lines += ["", f"## {HEADINGS[field]}", "", "| | |", "|---|---|"]
         lines += [f"| {title} | {getattr(facts.guarantee, field)} |" for title, facts in every.items()]
