@@ -20,9 +20,9 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 GLANCE_EVERY = 0.02
-LATE = 0.1
-"""How late is too late, in seconds: a third of the shortest TTL that the tests use."""
-CROWDED = 0.25
+LATE = 0.05
+"""How late is too late, in seconds: a sixth of the shortest TTL that the tests use."""
+CROWDED = 0.1
 """The share of the time during which processes may wait for a processor."""
 MOST_REPEATS = 2
 PRESSURE = Path("/proc/pressure/cpu")
