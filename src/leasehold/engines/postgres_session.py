@@ -48,8 +48,8 @@ SHORT_WAIT: Final = 0.1
 QUICK_ANSWER: Final = 0.02
 SHORTEST_OPENING, SHORTEST_REQUEST = 0.15, 0.05
 """Even a caller in a hurry lets a connection be opened and used once, in seconds: without one, nobody gets anywhere."""
-LOOK_EVERY, LOOK_SELDOM = 0.1, 0.5
-"""How soon a connection that the server has closed is noticed, in seconds; and how often to look for the first one."""
+LOOK_EVERY: Final = 0.1
+"""How soon a connection that the server has closed is noticed, in seconds: also that of a lease just taken."""
 SWEEP_EVERY: Final = 256
 FIRST_KEY: Final = -(2**63)
 
@@ -216,7 +216,7 @@ class PostgresSessionEngine:
 
     async def _look_for_losses(self, tell: Callable[[str], object]) -> None:
         while True:
-            await asyncio.sleep(LOOK_EVERY if len(self._pins) else LOOK_SELDOM)
+            await asyncio.sleep(LOOK_EVERY)
             for pin in self._pins.broken():
                 self._pins.unpin(pin, clean=False)
                 tell(pin.holder)

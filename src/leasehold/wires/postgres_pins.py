@@ -140,10 +140,6 @@ class Pins:
         """Those that hold a lock and whose server has hung up."""
         return [pin for pin in list(self._pins.values()) if pin.token and pin.is_broken()]
 
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._pins)
-
     def close_idle(self) -> None:
         """Close what is kept for later."""
         while self._idle:
