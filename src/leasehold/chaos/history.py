@@ -1,0 +1,132 @@
+"""What happened in a run: events of all processes, on one clock.
+
+Every process of a run writes its own file, one JSON object a line, flushed line by line so that kill -9 loses at most
+the line that was being written. They are on one host, so `CLOCK_MONOTONIC` is the same for all of them, and the files
+are merged by it.
+
+An operation is two events: one when it begins, one when its outcome is known. They share a worker and an `op` number.
+An operation whose second event is missing (its process died), or is `unknown`, may or may not have taken effect:
+checkers have to allow for both.
+
+>>> grant = Event(1.5, "w1", "granted", name="orders", op=3, token=17)
+>>> Event.read(grant.line()) == grant
+True
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+Kind = Literal[
+    # A worker and the lock. "ask" begins, one of the next four ends it.
+    "ask",
+    "granted",  # with the token, where there is one; detail: mode, believed (the moment until which it may believe)
+    "busy",  # not granted within the wait
+    "unknown",  # an error after which nobody knows; detail: error. Ends reads, writes and releases, too
+    "failed",  # an error that says that it was not done; detail: error. Ends reads, writes and releases, too
+    "release",
+    "released",
+    "lost",  # the holder was told, or found out: from here on it knows; op is that of its grant
+    "believed until",  # the holder's own clock ended its belief earlier than detail["believed"] said
+    # A worker and the resource; detail: resource ("plain" or "fenced"), and what was read or written.
+    "read",
+    "got",
+    "write",
+    "wrote",
+    "refused",  # by the fence: the token was stale; detail: seen
+    # The run itself; worker is "run".
+    "fault",  # begins; detail: fault, at (what it struck), op pairs it with its end
+    "fault over",
+    "settled",  # the faults are over for good: from here on everything must work again
+    "begin",
+    "end",
+]
+KINDS: Final = frozenset(get_args(Kind))
+RUN: Final = "run"
+"""Who records the events of the run itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened."""
+
+    at: float
+    """Seconds since the run began, on the clock that all its processes share."""
+    worker: str
+    kind: Kind
+    name: str = ""
+    """The name of the lock, where it is about one."""
+    op: int = 0
+    """Pairs the two events of an operation of this worker; those of a lease share the number of its "ask"."""
+    token: int | None = None
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """As one line of a file."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value not in ("", None, {}, 0)})
+
+    @classmethod
+    def read(cls, line: str) -> Event:
+        """What `line` wrote."""
+        given = json.loads(line)
+        unknown = given.keys() - {each.name for each in fields(cls)}
+        if unknown or given.get("kind") not in KINDS:
+            raise ValueError(f"no event of a history: {line[:200]!r}")
+        return cls(**{"at": 0.0, **given})
+
+
+class Recorder:
+    """Writes the events of one process. Threads may share it."""
+
+    def __init__(self, path: Path, worker: str, began: float) -> None:
+        """Write to this file; `began` is what `time.monotonic()` was when the run began."""
+        self._file = path.open("a", buffering=1, encoding="utf-8")
+        self._worker, self._began = worker, began
+        self._lock = threading.Lock()
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self._began
+
+    def __call__(
+        self,
+        kind: Kind,
+        *,
+        name: str = "",
+        op: int = 0,
+        token: int | None = None,
+        at: float | None = None,
+        **detail: Any,
+    ) -> Event:
+        """Record that something happened: now, unless it is said when."""
+        with self._lock:
+            event = Event(self.now() if at is None else at, self._worker, kind, name, op, token, detail)
+            self._file.write(event.line() + "\n")
+        return event
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def merged(paths: Iterable[Path]) -> list[Event]:
+    """The events of all processes in the order in which they happened."""
+    return sorted((event for path in paths for event in _events(path)), key=lambda event: event.at)
+
+
+def _events(path: Path) -> Iterator[Event]:
+    lines = path.read_text(encoding="utf-8").split("\n")
+    # Whoever was killed while writing left half a line, as the last one.
+    for number, line in enumerate(lines):
+        if line:
+            try:
+                yield Event.read(line)
+            except ValueError:
+                if number < len(lines) - 1:
+                    raise
