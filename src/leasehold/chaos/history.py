@@ -6,7 +6,27 @@ are merged by it.
 
 An operation is two events: one when it begins, one when its outcome is known. They share a worker and an `op` number.
 An operation whose second event is missing (its process died), or is `unknown`, may or may not have taken effect:
-checkers have to allow for both.
+checkers have to allow for both. An `op` is never used twice by one worker, not even after it was restarted.
+
+What checkers read in `detail` (all times are seconds since the run began, like `at`):
+
+=============  =======================================================================================================
+ask            mode ("exclusive", "shared", "permit"), permits (how many there are), wait, ttl; again (True: the caller
+               holds the name already and asks again, as reentrant locks allow)
+granted        mode, permits, again as asked; believed
+lost           told (True: the library said so; False: the worker found out by asking)
+read, write    resource ("plain" or "fenced"), kind (of the resource: "register", "counter", "set", "bank", "queue",
+               "partition", "payment", "job"), key (which one, the name of the lock unless it is said); lease (the op
+               of the grant under which it is done; 0 when under none)
+got            value (what was read); for a whole resource read at the end by the run: final=True
+write          value (what is written, unique in the run where it can be), after (the value that was read before, on
+               which it builds)
+wrote          value, as above; for payments: result (what the caller was answered)
+=============  =======================================================================================================
+
+At the end, when all is quiet, the run itself reads every resource: `got` by "run" with final=True and value, which is
+for a register or counter its last value, for a set, queue, bank or partition the list of all values that arrived, in
+order; for payments and jobs the list of [key, effect] pairs, one for each time that the effect took place.
 
 >>> grant = Event(1.5, "w1", "granted", name="orders", op=3, token=17)
 >>> Event.read(grant.line()) == grant
