@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from leasehold.testing.proxy import Proxy
+
+
+Doing = Literal["idle", "waits", "holds", "gap"]
+"""What a worker is at: "gap" is the moment between its last look at the lease and its write."""
+
+
+class Clock(Protocol):
+    """The wall clock of some processes, which can be moved without touching that of the machine."""
+
+    environment: Mapping[str, str]
+    """What those processes have to be started with, on top of the usual."""
+
+    def move(self, seconds: float) -> None:
+        """Let it show the time of the machine plus so many seconds, from now on."""
+        ...
 
 
 class Server(Protocol):
     """A server of the engine that this run may stop and start: its own, on this host."""
 
-    pids: list[int]
-    """Its processes, the leader first where there is one."""
+    engine: str
+    clock: Clock | None
+    """Its wall clock, where it can be moved."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes, the main one first; none while it is stopped."""
+        ...
+
+    def leads(self) -> bool:
+        """Whether it is the leader of its cluster; false where there is no such thing."""
+        ...
 
     def stop(self, *, hard: bool = False) -> None:
         """End it, by SIGTERM or by SIGKILL."""
@@ -30,6 +56,10 @@ class Worker(Protocol):
     name: str
     pid: int
 
+    def doing(self) -> Doing:
+        """What it is at right now, as far as it has said."""
+        ...
+
     def restart(self) -> None:
         """Start another one in its place, after it was killed."""
         ...
@@ -44,10 +74,23 @@ class Site:
     ttl: float
     workers: list[Worker]
     proxies: list[Proxy] = field(default_factory=list)
-    """Between the workers and the engine, one for each worker; none for an embedded engine."""
+    """Between the workers and the engine, the same number for each worker, in the order of the workers (a cluster has
+    one for each server); none for an embedded engine."""
     servers: list[Server] = field(default_factory=list)
     """The engine's own servers, if the run started them; a cluster has several."""
     chance: random.Random = field(default_factory=random.Random)
+    namespace: str = ""
+    """In which the workers' locks are."""
+    subject: str = "leasehold"
+    """The library that the workers use."""
+    worker_clock: Clock | None = None
+    """The wall clock of the workers, where it can be moved."""
+
+    def proxies_of(self, worker: Worker) -> list[Proxy]:
+        """Those between one worker and the engine."""
+        each = len(self.proxies) // len(self.workers)
+        first = self.workers.index(worker) * each
+        return self.proxies[first : first + each]
 
 
 class Fault(Protocol):
