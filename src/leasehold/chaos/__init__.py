@@ -5,6 +5,7 @@
 - `workloads`: what the workers do, and the resource at which it is judged;
 - `subjects`: the library that is asked for the lock, Leasehold or a peer;
 - `faults`: what is broken meanwhile, at the `site` of the run;
+- `run_info`: what the run was;
 - `history`: what everybody recorded;
 - `checkers`: pure functions from a history to verdicts;
 - `report`: one HTML page and one JSON file.

@@ -60,6 +60,9 @@ Kind = Literal[
     "write",
     "wrote",
     "refused",  # by the fence: the token was stale; detail: seen
+    # The resource itself; worker is "resource", op the place in its log. See `RESOURCE`.
+    "accepted",
+    "rejected",
     # The run itself; worker is "run".
     "fault",  # begins; detail: fault, at (what it struck), op pairs it with its end
     "fault over",
@@ -70,6 +73,20 @@ Kind = Literal[
 KINDS: Final = frozenset(get_args(Kind))
 RUN: Final = "run"
 """Who records the events of the run itself."""
+RESOURCE: Final = "resource"
+"""Who records what came of each request to the resource, in the very transaction that decided it.
+
+Its log is the truth about the resource: `op` counts its entries without a gap, in the order of their transactions, and
+the entry of a write is there exactly if the write took effect, also when its worker was killed before it could say so.
+`name` and `token` are those of the request; detail: resource ("plain" or "fenced"), by (the worker), by_op (the `op`
+under which the worker recorded the same request), and either
+- reads: {cell: value}. Only fenced reads are in the log: they raise the fence's floor to their token, or
+- writes: {cell: [basis, value]}: the value that the writer had read, and the one that it put there instead. An accepted
+  write whose basis is not what the cell held has overwritten somebody else's: that update is lost.
+
+Workers record the same requests as they see them: "read" (detail: resource, cells), "got" (resource, reads), "write"
+and "wrote" (resource, writes), "refused" (resource, seen); each with the `op` of its lease as detail["lease"].
+"""
 
 
 @dataclass(frozen=True, slots=True)
