@@ -320,6 +320,28 @@ def test_the_result_commits_with_the_callers_own_transaction(store: Store, reque
     own.close()
 
 
+def test_a_refused_result_does_not_wait_for_the_callers_own_transaction(store: Store) -> None:
+    if not isinstance(store, SqlKeys):
+        return
+    own = store._connect()
+    own.rollback()
+    table = f"paid_{os.getpid()}_{next(_tables)}"
+    own.cursor().execute(f"CREATE TABLE {table} (n INTEGER)")
+    own.commit()
+    keys = Idempotency(store, scope="payments", lease=0.2)
+
+    def pay_late(run: Run) -> None:
+        assert keys.once("order-1", lambda _run: "paid by another", wait=5) == "paid by another"
+        own.cursor().execute(f"INSERT INTO {table} VALUES (1)")  # on SQLite, whoever writes now has to wait
+        run.complete("paid", on=own)
+
+    with pytest.raises(StaleToken):
+        keys.once("order-1", pay_late)
+    own.rollback()
+    own.close()
+    assert keys.once("order-1", lambda _run: pytest.fail("it ran again")) == "paid by another"
+
+
 WORKER = """
 import pathlib, sys, time
 from leasehold.patterns.idempotency import Idempotency, SqlKeys

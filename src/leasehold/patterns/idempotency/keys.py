@@ -90,7 +90,11 @@ class _Claimed:
     async def _refusal(self) -> StaleToken:
         """Somebody took over: this run was taken for crashed."""
         now = await self._keys.store.claim(self._claim._replace(run=self._record.run))
-        return StaleToken(f"idempotency key {self.key}", token=self.token, seen=max(now.token, self.token + 1))
+        return self._stale(now.token)
+
+    def _stale(self, seen: int) -> StaleToken:
+        self._over = True
+        return StaleToken(f"idempotency key {self.key}", token=self.token, seen=max(seen, self.token + 1))
 
     def _completed(self, result: object) -> Change:
         return Change("done", result=packed(result, self._keys.largest_result))
@@ -123,7 +127,8 @@ class Run(_Claimed):
         if not hasattr(store, "change_on"):
             raise Misuse("only a store in a SQL database can take part in your transaction")
         if not store.change_on(on, self._claim, self.token, self._completed(result)):
-            raise run_blocking(self._refusal())
+            # Nothing is asked over another connection: it might wait for this transaction.
+            raise self._stale(store.token_on(on, self._claim))
         self._over = True
 
 
@@ -144,7 +149,7 @@ class AsyncRun(_Claimed):
         if not hasattr(store, "change_on"):
             raise Misuse("only a store in a SQL database can take part in your transaction")
         if not await store.change_on(on, self._claim, self.token, self._completed(result)):
-            raise await self._refusal()
+            raise self._stale(await store.token_on(on, self._claim))
         self._over = True
 
 

@@ -77,6 +77,7 @@ class Sql:
             f"WHERE id = :id AND state NOT IN ('running', 'released')"
         )
         self._mine = f"SELECT state, result FROM {table} WHERE id = :id AND token = :token"
+        self._token = f"SELECT token FROM {table} WHERE id = :id"
         self._old = f"SELECT id, token FROM {table} WHERE keep_until <= {now} ORDER BY keep_until LIMIT :most"
         self._forget = f"DELETE FROM {table} WHERE id = :id AND token = :token AND keep_until <= {now}"
 
@@ -116,6 +117,11 @@ class Sql:
         # MySQL counts rows that were different, not rows that were found; and an answer may have been lost.
         answer = yield Ask(self._mine, {"id": claim.id, "token": token})
         return answer.rows == [(change.state, change.result)]
+
+    def token(self, claim: Claim) -> Steps[int]:
+        """The highest token of this key that is known; 0 when none is."""
+        rows = (yield Ask(self._token, {"id": claim.id})).rows
+        return int(rows[0][0]) if rows else 0
 
     def forget(self, claim: Claim) -> Steps[bool]:
         """Let it run again."""
@@ -225,6 +231,11 @@ class SqlKeys:
         handle = _handle(connection)
         return _drive(handle, Sql(handle.dialect, self._table).change(claim, token, change))
 
+    def token_on(self, connection: Any, claim: Claim) -> int:
+        """The token of the last run of a key, as the transaction on the caller's own connection sees it."""
+        handle = _handle(connection)
+        return _drive(handle, Sql(handle.dialect, self._table).token(claim))
+
     def close(self) -> None:
         """Close connections; they are made again when needed."""
         while self._idle:
@@ -265,6 +276,16 @@ def _drive(handle: Any, steps: Steps[T]) -> T:
         return result
 
 
+async def _drive_async(handle: Any, steps: Steps[T]) -> T:
+    try:
+        ask = next(steps)
+        while True:
+            ask = steps.send(await handle.ask(ask))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
 class InThreads:
     """A store of the blocking world for asyncio: each step runs in a thread, and the event loop goes on."""
 
@@ -298,10 +319,9 @@ class InThreads:
     async def change_on(self, connection: Any, claim: Claim, token: int, change: Change) -> bool:
         """Change the record in the transaction that is open on the caller's own async connection."""
         handle = async_handle(connection)
-        steps = Sql(handle.dialect, self._store._table).change(claim, token, change)
-        try:
-            ask = next(steps)
-            while True:
-                ask = steps.send(await handle.ask(ask))
-        except StopIteration as end:
-            return bool(end.value)
+        return await _drive_async(handle, Sql(handle.dialect, self._store._table).change(claim, token, change))
+
+    async def token_on(self, connection: Any, claim: Claim) -> int:
+        """The token of the last run of a key, as the transaction on the caller's own connection sees it."""
+        handle = async_handle(connection)
+        return await _drive_async(handle, Sql(handle.dialect, self._store._table).token(claim))
