@@ -36,11 +36,12 @@ MAY_IMPORT_SQLITE = (
     "leasehold.fences",
     "leasehold.patterns",
     "leasehold.bench",
+    "leasehold.chaos",
     "leasehold.demo",
     "leasehold.testing",
 )
 UNSAFE_SERIALISERS = ("marshal", "pickle", "shelve")
-PUBLIC = ("leasehold.errors", "leasehold.fences", "leasehold.lease")
+PUBLIC = ("leasehold.errors", "leasehold.fences", "leasehold.lease", "leasehold.patterns", "leasehold.testing")
 
 
 # Reading a source tree

@@ -78,14 +78,10 @@ RESOURCE: Final = "resource"
 
 Its log is the truth about the resource: `op` counts its entries without a gap, in the order of their transactions, and
 the entry of a write is there exactly if the write took effect, also when its worker was killed before it could say so.
-`name` and `token` are those of the request; detail: resource ("plain" or "fenced"), by (the worker), by_op (the `op`
-under which the worker recorded the same request), and either
-- reads: {cell: value}. Only fenced reads are in the log: they raise the fence's floor to their token, or
-- writes: {cell: [basis, value]}: the value that the writer had read, and the one that it put there instead. An accepted
-  write whose basis is not what the cell held has overwritten somebody else's: that update is lost.
-
-Workers record the same requests as they see them: "read" (detail: resource, cells), "got" (resource, reads), "write"
-and "wrote" (resource, writes), "refused" (resource, seen); each with the `op` of its lease as detail["lease"].
+The log has every write, and every fenced read, since that raises the fence's floor to its token. An entry has the
+`name`, the `token` and the details (resource, kind, key, value, after) that the worker recorded for the same request,
+and also by (the worker), by_op (the worker's `op`), and reads=True if it was a read. An accepted write whose `after` is
+not what was there has overwritten somebody else's: that update is lost.
 """
 
 

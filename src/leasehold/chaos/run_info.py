@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from leasehold.core.engine import Guarantee
+from leasehold import Guarantee
 
 
 @dataclass(frozen=True, slots=True)
