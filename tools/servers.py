@@ -77,6 +77,9 @@ class Engine:
     libraries: tuple[str, ...] = ()
     """Debian packages with the shared libraries that unpacked programs load."""
 
+    in_compose: bool = True
+    """Whether compose.yaml can start it."""
+
 
 ENGINES: Mapping[str, Engine] = {
     "redis": Engine(program="redis-server", packages=("redis-server",)),
@@ -113,6 +116,13 @@ ENGINES: Mapping[str, Engine] = {
         program="mariadbd",
         packages=("mariadb-server",),
         places=("/usr/sbin/mariadbd", "/usr/libexec/mariadbd"),
+    ),
+    # No server, but tests of pages need it as the others need theirs.
+    "chromium": Engine(
+        program="chromium-headless-shell",
+        packages=("chromium-headless-shell",),
+        places=("/usr/bin/chromium", "/usr/bin/google-chrome"),
+        in_compose=False,
     ),
 }
 
@@ -238,12 +248,12 @@ def _get(engine: str) -> None:
 def _how_to_get(engine: str, reason: str) -> str:
     row = ENGINES[engine]
     apt = f"sudo apt-get install {' '.join(row.packages)}"
-    docker = f"docker compose up --detach --wait {engine}"
+    docker = f"  - docker compose up --detach --wait {engine}, then set {url_variable(engine)} as compose.yaml says"
     lines = [
         f"{engine}: no server for the tests: {reason}.",
         "  Any one of these helps:",
         f"  - put `{row.program}` on PATH; on Debian and Ubuntu: {apt}",
-        f"  - {docker}, then set {url_variable(engine)} as compose.yaml says",
+        *([docker] if row.in_compose else []),
         "  - go without: make test SERVERS=  (the tests of servers that are not here are skipped)",
     ]
     return "\n".join(lines)
