@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from leasehold.testing.proxy import Proxy
 
-
 Doing = Literal["idle", "waits", "holds", "gap"]
 """What a worker is at: "gap" is the moment between its last look at the lease and its write."""
 
@@ -31,6 +30,8 @@ class Server(Protocol):
     engine: str
     clock: Clock | None
     """Its wall clock, where it can be moved."""
+    drops_unsynced: bool
+    """Whether it is known what it has synced, so that the rest can be dropped as a power loss would."""
 
     @property
     def pids(self) -> list[int]:
@@ -39,6 +40,10 @@ class Server(Protocol):
 
     def leads(self) -> bool:
         """Whether it is the leader of its cluster; false where there is no such thing."""
+        ...
+
+    def drop_unsynced(self) -> int:
+        """Drop what it wrote and never synced, while it is stopped; how many bytes."""
         ...
 
     def stop(self, *, hard: bool = False) -> None:

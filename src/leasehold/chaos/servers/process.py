@@ -1,0 +1,232 @@
+"""A server as a process of this run: in a folder of its own, on free ports of the loopback, ended by process id."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from leasehold.chaos.servers.programs import NoServer, find
+from leasehold.chaos.servers.shim import clock
+from leasehold.chaos.site import Clock
+
+ENDS_WITHIN: Final = 30.0
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports of the loopback that nobody uses, all different."""
+    with contextlib.ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+class OwnServer(ABC):
+    """One server. `start` after `stop` finds what it left in its folder, on the same ports."""
+
+    starts_within: ClassVar[float] = 60.0
+    other_user: ClassVar[str | None] = None
+    """Who runs it when this process is root, whom it does not let run it."""
+    clock_moves: ClassVar[bool] = True
+    """Whether it asks libc for the time, so that its wall clock can be moved."""
+    drops_unsynced: bool = False
+    peer: str = ""
+    """Where the other members of its cluster find it."""
+
+    def __init__(self, engine: str, folder: Path, name: str, *, durable: bool) -> None:
+        """Keep everything in a folder of this name; those who sync less than they might do so unless `durable`."""
+        self.engine, self.name, self.folder, self.durable = engine, name, folder / name, durable
+        self.program = find(engine)
+        [self.port] = free_ports(1)
+        self.folder.mkdir()
+        self.clock: Clock | None = clock(self.folder, name) if self.clock_moves else None
+        self.environment: dict[str, str] = dict(self.clock.environment) if self.clock else {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """What starts it."""
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether it serves requests."""
+
+    @abstractmethod
+    def url_at(self, hosts: str) -> str:
+        """The engine's URL, when it is at these hosts and ports, separated by commas."""
+
+    @property
+    def address(self) -> str:
+        """Its own host and port."""
+        return f"127.0.0.1:{self.port}"
+
+    def prepare(self) -> None:
+        """Make what it needs before its first start: a folder that it can write to."""
+        self.own_files()
+
+    def meet(self, number: int, members: Mapping[str, str]) -> None:
+        """Learn which member of a cluster it is, and where each of them finds the others; before its first start."""
+        raise NotImplementedError(f"a {self.engine} server stands alone; number {number} of {len(members)} was meant")
+
+    def leads(self) -> bool:
+        """Whether it is the leader of its cluster."""
+        return False
+
+    def drop_unsynced(self) -> int:
+        """Drop what it wrote and never synced, while it is stopped; how many bytes."""
+        raise NotImplementedError(f"what a {self.engine} server has not synced is not known here")
+
+    # Its life
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes, the main one first; none while it is stopped."""
+        if self._process is None or self._process.poll() is not None:
+            return []
+        return [self._process.pid, *_children(self._process.pid)]
+
+    def launch(self) -> None:
+        """Start it, and do not wait."""
+        if self.pids:
+            raise RuntimeError(f"the {self.engine} server {self.name!r} runs already")
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env={**os.environ, **self.environment},
+                process_group=0,  # Ctrl-C is for the run, which ends its servers itself
+                **self.as_user(),
+            )
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        give_up_at = time.monotonic() + self.starts_within
+        while not self.answers():
+            if not self.pids or time.monotonic() > give_up_at:
+                raise NoServer(f"the {self.engine} server did not start: {self.last_words()}")
+            time.sleep(0.02)
+
+    def start(self) -> None:
+        """Start it on what it left, and wait until it answers."""
+        self.launch()
+        self.wait()
+
+    def stop(self, *, hard: bool = False) -> None:
+        """End it, by SIGTERM or by SIGKILL, and wait until it is gone with all its processes."""
+        pids = self.pids
+        for pid in pids:
+            _signal(pid, signal.SIGCONT)
+        if pids and not hard:
+            _signal(pids[0], signal.SIGTERM)
+            hard = not self._gone(pids)
+        if hard:
+            for pid in pids:
+                _signal(pid, signal.SIGKILL)
+            if not self._gone(pids):
+                raise RuntimeError(f"the {self.engine} server {self.name!r} was killed and is still there")
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
+
+    def _gone(self, pids: list[int]) -> bool:
+        give_up_at = time.monotonic() + ENDS_WITHIN
+        while any(map(_lives, pids)):
+            if time.monotonic() > give_up_at:
+                return False
+            time.sleep(0.005)
+        return True
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "log"
+
+    def last_words(self) -> str:
+        """The end of what it printed."""
+        return self._log.read_text(errors="replace")[-500:] if self._log.exists() else "it printed nothing"
+
+    # For those that root may not run
+
+    def as_user(self) -> dict[str, Any]:
+        """Arguments of a subprocess that is to run as the server's user."""
+        if self.other_user is None or os.geteuid() != 0:
+            return {}
+        self._account()
+        return {"user": self.other_user, "group": self.other_user, "extra_groups": []}
+
+    def own_files(self) -> None:
+        """Let the server's user own the folder, and let it get there."""
+        if self.other_user is None or os.geteuid() != 0:
+            return
+        self._account()
+        for parent in (self.folder, *self.folder.parents):
+            if not parent.stat().st_mode & 0o001:
+                parent.chmod(parent.stat().st_mode | 0o011)
+        for path in (self.folder, *self.folder.rglob("*")):
+            shutil.chown(path, self.other_user, self.other_user)
+
+    def _account(self) -> None:
+        try:
+            pwd.getpwnam(self.other_user or "")
+        except KeyError:
+            raise NoServer(
+                f"root may not run {self.engine}, and the user {self.other_user!r} that could is not on this machine; "
+                "run this as a user other than root"
+            ) from None
+
+    def run(self, *command: str) -> None:
+        """Run a program that prepares something, as the server's user."""
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False, **self.as_user())
+        if done.returncode:
+            raise NoServer(f"{Path(command[0]).name} failed: {(done.stderr or done.stdout)[-500:]}")
+
+
+def heard(port: int, words: bytes = b"", *, to_the_end: bool = False) -> bytes:
+    """What a server says when it is told this, first or before it hangs up; nothing where it does not answer."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2.0) as connection:
+            connection.sendall(words)
+            said = connection.recv(65536)
+            while to_the_end and (more := connection.recv(65536)):
+                said += more
+            return said
+    except OSError:
+        return b""
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _children(parent: int) -> list[int]:
+    task = Path(f"/proc/{parent}/task/{parent}/children")
+    try:
+        found = task.read_text()
+    except OSError:
+        found = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True, check=False).stdout
+    return [int(pid) for pid in found.split()]
+
+
+def _lives(pid: int) -> bool:
+    """Whether it runs; one that has ended and was not asked for yet does not."""
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        if stat.parent.parent.joinpath("self").exists():
+            return stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
+        os.kill(pid, 0)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return True

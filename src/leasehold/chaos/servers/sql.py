@@ -1,0 +1,110 @@
+"""PostgreSQL and MariaDB, one server each."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import struct
+from pathlib import Path
+from typing import ClassVar
+
+from leasehold.chaos.servers.process import OwnServer, heard
+
+
+class PostgresServer(OwnServer):
+    """A cluster of its own, with one user who may do everything."""
+
+    other_user: ClassVar[str | None] = "postgres"
+
+    def __init__(self, engine: str, folder: Path, name: str, *, durable: bool) -> None:
+        """Keep the data below the folder."""
+        super().__init__(engine, folder, name, durable=durable)
+        self._password = secrets.token_hex(16)
+        self._data = self.folder / "data"
+
+    def url_at(self, hosts: str) -> str:
+        """The URL for this address."""
+        return f"postgresql://leasehold:{self._password}@{hosts}/postgres"
+
+    def prepare(self) -> None:
+        """Make the data folder."""
+        password = self.folder / "password"
+        password.write_text(self._password)
+        self.own_files()
+        self.run(
+                str(self.program.with_name("initdb")), f"--pgdata={self._data}", "--username=leasehold",
+                f"--pwfile={password}", "--auth=scram-sha-256", "--no-sync", "--encoding=UTF8", "--locale=C",
+        )  # fmt: skip
+        password.unlink()
+
+    def command(self) -> list[str]:
+        """What starts it."""
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "max_connections": "200",
+            "shared_buffers": "32MB",
+        }
+        return [
+            str(self.program), "-D", str(self._data), "-p", str(self.port),
+            *(part for name, value in settings.items() for part in ("-c", f"{name}={value}")),
+        ]  # fmt: skip
+
+    def answers(self) -> bool:
+        """Whether it asks who is there: while it recovers, it says that nobody may come."""
+        words = struct.pack("!i", 3 << 16) + b"user\0leasehold\0database\0postgres\0\0"
+        return heard(self.port, struct.pack("!i", len(words) + 4) + words).startswith(b"R")
+
+
+class MariadbServer(OwnServer):
+    """A server of its own, with one user who may do everything in one database."""
+
+    other_user: ClassVar[str | None] = "mysql"
+
+    def __init__(self, engine: str, folder: Path, name: str, *, durable: bool) -> None:
+        """Keep the data below the folder."""
+        super().__init__(engine, folder, name, durable=durable)
+        self._password = secrets.token_hex(16)
+        self._data, self._begin = self.folder / "data", self.folder / "begin.sql"
+
+    def url_at(self, hosts: str) -> str:
+        """The URL for this address."""
+        return f"mariadb://leasehold:{self._password}@{hosts}/leasehold"
+
+    def prepare(self) -> None:
+        """Make the data folder, and what it is to do at each start."""
+        self._begin.write_text(
+            "CREATE DATABASE IF NOT EXISTS leasehold;\n"
+            f"CREATE USER IF NOT EXISTS leasehold IDENTIFIED BY '{self._password}';\n"
+            "GRANT ALL ON leasehold.* TO leasehold;\n"
+        )
+        self._begin.chmod(0o600)
+        self.own_files()
+        self.run(
+                shutil.which("mariadb-install-db") or "mariadb-install-db", "--no-defaults",
+                f"--datadir={self._data}", "--skip-test-db", *self._as_server_user(),
+        )  # fmt: skip
+
+    def _as_server_user(self) -> list[str]:
+        return [f"--user={self.other_user}"] if os.geteuid() == 0 else []
+
+    def command(self) -> list[str]:
+        """What starts it."""
+        settings = {
+            "datadir": str(self._data),
+            "port": str(self.port),
+            "bind-address": "127.0.0.1",
+            "socket": str(self.folder / "socket"),
+            "pid-file": str(self.folder / "pid"),
+            "init-file": str(self._begin),
+            "max-connections": "200",
+            "innodb-buffer-pool-size": "32M",
+            "innodb-log-file-size": "8M",
+            "skip-name-resolve": "1",
+        }
+        return [str(self.program), "--no-defaults", *(f"--{name}={value}" for name, value in settings.items())]
+
+    def answers(self) -> bool:
+        """Whether it greets."""
+        return bool(heard(self.port))
