@@ -138,6 +138,12 @@ class Recorder:
         **detail: Any,
     ) -> Event:
         """Record that something happened: now, unless it is said when."""
+        return self.event(kind, name=name, op=op, token=token, at=at, detail=detail)
+
+    def event(
+        self, kind: Kind, *, name: str, op: int, token: int | None, at: float | None = None, detail: dict[str, Any]
+    ) -> Event:
+        """The same, for details that are called like something else here."""
         with self._lock:
             event = Event(self.now() if at is None else at, self._worker, kind, name, op, token, detail)
             self._file.write(event.line() + "\n")

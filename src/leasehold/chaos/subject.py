@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 Mode = Literal["exclusive", "shared", "permit"]
 
@@ -11,11 +11,18 @@ Mode = Literal["exclusive", "shared", "permit"]
 class Held(Protocol):
     """One grant, as its worker sees it."""
 
-    token: int | None
-    """The fencing token; None from libraries that have none."""
-    until: float
-    """The `time.monotonic()` at which the worker stops to believe unless the lease was renewed; `inf` from libraries
-    that do not tell."""
+    @property
+    def token(self) -> int | None:
+        """The fencing token; None from libraries that have none."""
+        ...
+
+    @property
+    def until(self) -> float:
+        """The `time.monotonic()` at which the worker stops to believe unless the lease is renewed, or stopped to.
+
+        `inf` from libraries that do not tell.
+        """
+        ...
 
     def believes(self) -> bool:
         """Whether the library still says that the lock is held."""
@@ -47,4 +54,15 @@ class Subject(Protocol):
 
     def close(self) -> None:
         """Close connections."""
+        ...
+
+
+@runtime_checkable
+class TakesSeveral(Protocol):
+    """A subject that can also take several names at once, all or none."""
+
+    def take_several(
+        self, names: Sequence[str], *, ttl: float, wait: float, told: Callable[[str], None]
+    ) -> list[Held] | None:
+        """A grant for each name, in their order, or None when one was busy all the while; `told` gets the name."""
         ...
