@@ -13,7 +13,7 @@ import pytest
 from leasehold import Leasehold, LeaseLost
 from leasehold.chaos.servers import ENGINES, NoServer, find, started
 from leasehold.chaos.servers.redis import RedisServer
-from leasehold.chaos.servers.shim import MovedClock
+from leasehold.chaos.servers.shim import Shim
 from leasehold.chaos.site import Server
 
 MEMORY = Path("/dev/shm")
@@ -132,7 +132,7 @@ def test_syncs_are_known_and_each_write_is_synced_where_that_was_asked_for(folde
 @pytest.mark.parametrize("engine", ["redis", "postgresql", "mariadb"])
 def test_the_wall_clock_of_a_server_can_be_moved(engine: str, folder: Path) -> None:
     with started(engine, folder) as (url, [server]), Leasehold(url) as locks:
-        assert isinstance(server.clock, MovedClock)
+        assert isinstance(server.clock, Shim)
         before = taken(locks)
         server.clock.move(3600)
         # Tokens follow the engine's clock in microseconds.

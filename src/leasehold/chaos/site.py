@@ -24,18 +24,33 @@ class Clock(Protocol):
         ...
 
 
+class Disk(Protocol):
+    """The disk of a server, as that server sees it."""
+
+    def fill(self, full: bool) -> None:
+        """Let each write to a file fail for want of room, or no longer, from now on."""
+        ...
+
+
 class Server(Protocol):
     """A server of the engine that this run may stop and start: its own, on this host."""
 
     engine: str
+    name: str
     clock: Clock | None
     """Its wall clock, where it can be moved."""
+    disk: Disk | None
+    """Its disk, where it can be made to look full."""
     drops_unsynced: bool
     """Whether it is known what it has synced, so that the rest can be dropped as a power loss would."""
 
     @property
     def pids(self) -> list[int]:
         """Its processes, the main one first; none while it is stopped."""
+        ...
+
+    def answers(self) -> bool:
+        """Whether it serves requests."""
         ...
 
     def leads(self) -> bool:
@@ -90,6 +105,8 @@ class Site:
     """The library that the workers use."""
     worker_clock: Clock | None = None
     """The wall clock of the workers, where it can be moved."""
+    struck: list[object] = field(default_factory=list)
+    """Workers, proxies and servers that a fault has in its hands: other faults leave them alone until it is mended."""
 
     def proxies_of(self, worker: Worker) -> list[Proxy]:
         """Those between one worker and the engine."""
@@ -103,6 +120,8 @@ class Fault(Protocol):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    lasts: ClassVar[float]
+    """How long it is left as it is before it is mended, in TTLs."""
     pauses_holders: ClassVar[bool]
     """Whether a holder may be stalled past its TTL by it, or be revoked, so that beliefs may overlap in spite of
     everything (and only a fence helps)."""

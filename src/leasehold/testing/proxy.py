@@ -62,7 +62,7 @@ class Proxy:
         self._links: set[_Link] = set()
         self._pumps: set[asyncio.Task[None]] = set()
         self._lost: set[Way] = set()
-        self._delay = 0.0
+        self._delays: dict[Way, float] = {}
         self._strike: tuple[Way, int] | None = None
         self.struck = False
         """Whether the loss that `lose` planned has happened."""
@@ -103,7 +103,7 @@ class Proxy:
 
         def change() -> None:
             self._lost.clear()
-            self._delay, self._strike = 0.0, None
+            self._delays, self._strike = {}, None
             for link in [link for link in self._links if link.broken or link.server is None]:
                 self._reset(link)
 
@@ -118,9 +118,9 @@ class Proxy:
         """Let every byte in one direction vanish."""
         self._do(lambda: self._lost.add(way))
 
-    def delay(self, seconds: float) -> None:
-        """Hold back every chunk for so long, each way."""
-        self._do(lambda: setattr(self, "_delay", seconds))
+    def delay(self, seconds: float, way: Way | None = None) -> None:
+        """Hold back every chunk for so long: those of one way, or of each."""
+        self._do(lambda: self._delays.update(dict.fromkeys(WAYS if way is None else [way], seconds)))
 
     def reset(self) -> None:
         """Send RST on every open connection. New ones pass."""
@@ -181,8 +181,8 @@ class Proxy:
     async def _pump(self, link: _Link, way: Way, reader: asyncio.StreamReader) -> None:
         try:
             while chunk := await reader.read(CHUNK):
-                if self._delay:
-                    await asyncio.sleep(self._delay)
+                if delay := self._delays.get(way):
+                    await asyncio.sleep(delay)
                 self._forward(link, way, chunk)
             self._hang_up(link, way)
         except OSError:

@@ -26,7 +26,7 @@ def asked(address: str, body: Any = None) -> Any:
 class EtcdServer(OwnServer):
     """One member."""
 
-    clock_moves: ClassVar[bool] = False  # a Go program asks the kernel itself
+    asks_libc: ClassVar[bool] = False  # a Go program asks the kernel itself
 
     def __init__(self, engine: str, folder: Path, name: str, *, durable: bool) -> None:
         """Take a second port for the other members."""
@@ -73,7 +73,7 @@ class EtcdServer(OwnServer):
 class ConsulServer(OwnServer):
     """One server."""
 
-    clock_moves: ClassVar[bool] = False  # a Go program asks the kernel itself
+    asks_libc: ClassVar[bool] = False  # a Go program asks the kernel itself
 
     def __init__(self, engine: str, folder: Path, name: str, *, durable: bool) -> None:
         """Take two more ports for the other servers."""

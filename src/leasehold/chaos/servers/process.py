@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from leasehold.chaos.servers.programs import NoServer, find
-from leasehold.chaos.servers.shim import clock
-from leasehold.chaos.site import Clock
+from leasehold.chaos.servers.shim import Shim, shim
+from leasehold.chaos.site import Clock, Disk
 
 ENDS_WITHIN: Final = 30.0
 
@@ -37,8 +37,8 @@ class OwnServer(ABC):
     starts_within: ClassVar[float] = 60.0
     other_user: ClassVar[str | None] = None
     """Who runs it when this process is root, whom it does not let run it."""
-    clock_moves: ClassVar[bool] = True
-    """Whether it asks libc for the time, so that its wall clock can be moved."""
+    asks_libc: ClassVar[bool] = True
+    """Whether it asks libc for the time and for writes, so that a shim can answer instead."""
     drops_unsynced: bool = False
     peer: str = ""
     """Where the other members of its cluster find it."""
@@ -49,8 +49,10 @@ class OwnServer(ABC):
         self.program = find(engine)
         [self.port] = free_ports(1)
         self.folder.mkdir()
-        self.clock: Clock | None = clock(self.folder, name) if self.clock_moves else None
-        self.environment: dict[str, str] = dict(self.clock.environment) if self.clock else {}
+        between: Shim | None = shim(self.folder, name) if self.asks_libc else None
+        self.clock: Clock | None = between
+        self.disk: Disk | None = between
+        self.environment: dict[str, str] = dict(between.environment) if between else {}
         self._process: subprocess.Popen[bytes] | None = None
 
     @abstractmethod

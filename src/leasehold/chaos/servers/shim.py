@@ -1,4 +1,4 @@
-"""What is loaded into servers and workers so that their wall clock can be moved and their syncs be known (`shim.c`)."""
+"""What is loaded into servers and workers so that their clock can be moved and their disk look full (`shim.c`)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Final
 
 SOURCE: Final = Path(__file__).with_name("shim.c")
-_NUMBER: Final = struct.Struct("=q")
+_ORDERS: Final = struct.Struct("=qq")
 
 
 def unavailable() -> str | None:
     """Why there is no shim on this machine; None when there is one."""
     if not sys.platform.startswith("linux") or sys.maxsize < 2**32:
-        return "the wall clock of a single process can only be moved on 64-bit Linux"
+        return "only on 64-bit Linux can the clock of a single process be moved, or its disk be made to look full"
     if not shutil.which("cc"):
-        return "moving the wall clock of a single process takes a C compiler (cc), and there is none on PATH"
+        return "to move the clock of a single process takes a C compiler (cc), and there is none on PATH"
     return None
 
 
@@ -37,23 +37,31 @@ def built(folder: Path) -> Path:
     return library
 
 
-class MovedClock:
-    """The wall clock of the processes that are started with its environment."""
+class Shim:
+    """The wall clock and the disk of the processes that are started with its environment."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        """Keep the shim and the clock's offset in this folder."""
-        path = folder / f"{name}.clock"
-        path.write_bytes(_NUMBER.pack(0))
+        """Keep the library, and what it is told, in this folder."""
+        path = folder / f"{name}.shim"
+        path.write_bytes(_ORDERS.pack(0, 0))
         path.chmod(0o644)
         with path.open("r+b") as file:
-            self._offset = mmap.mmap(file.fileno(), _NUMBER.size)
-        self.environment: Mapping[str, str] = {"LD_PRELOAD": str(built(folder)), "LEASEHOLD_CLOCK": str(path)}
+            self._orders = mmap.mmap(file.fileno(), _ORDERS.size)
+        self.environment: Mapping[str, str] = {"LD_PRELOAD": str(built(folder)), "LEASEHOLD_SHIM": str(path)}
 
     def move(self, seconds: float) -> None:
-        """Let it show the time of the machine plus so many seconds, from now on."""
-        self._offset[:] = _NUMBER.pack(round(seconds * 1_000_000))
+        """Let the wall clock show the time of the machine plus so many seconds, from now on."""
+        _ORDERS.pack_into(self._orders, 0, round(seconds * 1_000_000), self._now()[1])
+
+    def fill(self, full: bool) -> None:
+        """Let each write to a file fail for want of room, or no longer, from now on."""
+        _ORDERS.pack_into(self._orders, 0, self._now()[0], int(full))
+
+    def _now(self) -> tuple[int, int]:
+        offset, full = _ORDERS.unpack_from(self._orders)
+        return offset, full
 
 
-def clock(folder: Path, name: str) -> MovedClock | None:
-    """A clock that can be moved, or None where there is no shim."""
-    return None if unavailable() else MovedClock(folder, name)
+def shim(folder: Path, name: str) -> Shim | None:
+    """The shim for the processes of one kind, or None where there is none."""
+    return None if unavailable() else Shim(folder, name)

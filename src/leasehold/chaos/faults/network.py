@@ -1,0 +1,114 @@
+"""What happens between workers and the engine, at the proxies: silence, slowness, resets, answers that come late."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+from leasehold.chaos.faults.base import BaseFault, aimed
+from leasehold.chaos.faults.workers import NO_PROXY
+from leasehold.chaos.site import Site
+from leasehold.testing.proxy import Proxy
+
+
+class NetworkFault(BaseFault):
+    """Strikes the connections of a holder, or of every worker."""
+
+    def missing(self, site: Site) -> str | None:
+        """It needs proxies."""
+        return None if site.proxies else NO_PROXY
+
+    def strike(self, site: Site) -> dict[str, Any]:
+        """Break the connections of one worker, or of all."""
+        if site.chance.random() < 0.3:
+            at, proxies = "all", site.proxies
+        else:
+            worker = aimed(site, "holds", "gap")
+            at, proxies = (worker.name, site.proxies_of(worker)) if worker else ("all", site.proxies)
+        mine = self.take(site, proxies)
+        for proxy in mine:
+            self.spoil(proxy, site)
+        return {"at": at if mine else None}
+
+    @abstractmethod
+    def spoil(self, proxy: Proxy, site: Site) -> None:
+        """What is done to one connection."""
+
+    def put_right(self) -> None:
+        """Let everything pass."""
+        for proxy in self._taken:
+            if isinstance(proxy, Proxy):
+                proxy.heal()
+
+
+class Partition(NetworkFault):
+    """Nothing passes, either way, and nobody is told."""
+
+    name: ClassVar[str] = "partition"
+    summary: ClassVar[str] = "packets between a worker, or all, and the engine vanish both ways, past the TTL"
+    lasts: ClassVar[float] = 1.6
+
+    def spoil(self, proxy: Proxy, _site: Site) -> None:
+        """Let everything vanish."""
+        proxy.black_hole()
+
+
+class LostRequests(NetworkFault):
+    """A partition one way: what workers send does not arrive."""
+
+    name: ClassVar[str] = "partition-requests"
+    summary: ClassVar[str] = "one-way partition: what a worker sends vanishes, what the engine sends arrives"
+    lasts: ClassVar[float] = 1.6
+
+    def spoil(self, proxy: Proxy, _site: Site) -> None:
+        """Let requests vanish."""
+        proxy.cut("requests")
+
+
+class LostReplies(NetworkFault):
+    """A partition one way: requests take effect, and nobody hears of it."""
+
+    name: ClassVar[str] = "partition-replies"
+    summary: ClassVar[str] = "one-way partition: the engine does what it is asked, and its replies vanish"
+    lasts: ClassVar[float] = 1.6
+
+    def spoil(self, proxy: Proxy, _site: Site) -> None:
+        """Let replies vanish."""
+        proxy.cut("replies")
+
+
+class Latency(NetworkFault):
+    """Each packet takes a noticeable part of the TTL."""
+
+    name: ClassVar[str] = "latency"
+    summary: ClassVar[str] = "each packet takes a tenth of the TTL, each way"
+    lasts: ClassVar[float] = 2.0
+
+    def spoil(self, proxy: Proxy, site: Site) -> None:
+        """Hold back everything for a while."""
+        proxy.delay(site.ttl / 10)
+
+
+class LateReplies(NetworkFault):
+    """A grant arrives when it has already run out."""
+
+    name: ClassVar[str] = "late-replies"
+    summary: ClassVar[str] = "replies of the engine arrive when the TTL has passed"
+    lasts: ClassVar[float] = 2.5
+
+    def spoil(self, proxy: Proxy, site: Site) -> None:
+        """Hold back replies for longer than a lease."""
+        proxy.delay(1.2 * site.ttl, "replies")
+
+
+class Resets(NetworkFault):
+    """Connections are reset while requests are under way."""
+
+    name: ClassVar[str] = "resets"
+    summary: ClassVar[str] = "every connection is reset (RST), and the next reply is lost with its connection, too"
+    lasts: ClassVar[float] = 0.3
+
+    def spoil(self, proxy: Proxy, site: Site) -> None:
+        """Reset what is open, and later the connection of a request that took effect."""
+        proxy.reset()
+        proxy.lose("reply", after=site.chance.randrange(4))
