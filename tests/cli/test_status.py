@@ -33,7 +33,7 @@ def test_the_data_is_as_documented(each: Command, heart: Heart, request: pytest.
     each.start("run", "name", "--wait", "60", "--label", "the waiter", "--namespace", space, "--", "true")
     wait_for(lambda: data(each, "--namespace", space)["names"][0]["waiters"], "it waits")
     shown = data(each, "--namespace", space)
-    assert set(shown) == {"engine", "address", "namespace", "names", "more"}
+    assert set(shown) == {"engine", "address", "namespace", "names", "matching", "more"}
     assert shown["engine"] in ("sqlite", "redis")
     assert (shown["namespace"], shown["more"]) == (space, False)
     [name] = shown["names"]

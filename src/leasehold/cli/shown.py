@@ -69,22 +69,27 @@ def write_tables(out: Console, tables: Iterable[RenderableType]) -> None:
         sys.stdout.write(line.rstrip() + "\n")
 
 
-def overview(statuses: Iterable[NameStatus], *, width: int, most_rows: int | None = None) -> Table:
+def overview(statuses: Iterable[NameStatus], *, width: int) -> Table:
     """One line a holder. Where names and holders do not fit, they are cut; numbers never are."""
+    return _table([(row, "") for status in statuses for row in _rows(status)], width)
+
+
+def one_line_each(styled: Iterable[tuple[NameStatus, str]], *, width: int) -> Table:
+    """One line a name, in a style of its own: of several holders the one whose lease ends first."""
+    return _table([(_line(status), style) for status, style in styled], width)
+
+
+def _table(rows: list[tuple[_Row, str]], width: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    rows = [row for status in statuses for row in _rows(status)]
-    widths = _widths(rows, width)
+    widths = _widths([row for row, _ in rows], width)
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for heading, column in zip(_HEADINGS, widths, strict=True):
         justify: Literal["left", "right"] = "left" if heading in _FLEXIBLE else "right"
         table.add_column(heading, width=column, no_wrap=True, overflow="ellipsis", justify=justify)
-    shown = rows if most_rows is None or len(rows) <= most_rows else rows[: max(most_rows - 1, 0)]
-    for row in shown:
-        table.add_row(*(Text(cell) for cell in row))
-    if len(shown) < len(rows):
-        table.add_row(Text(f"… {len(rows) - len(shown)} more lines", style="dim"))
+    for row, style in rows:
+        table.add_row(*(Text(cell) for cell in row), style=style)
     return table
 
 
@@ -102,6 +107,14 @@ def _widths(rows: list[_Row], width: int) -> list[int]:
         holder = min(holder, max(left // 2, left - name))
         name = min(name, left - holder)
     return [name, holder, *numbers]
+
+
+def _line(status: NameStatus) -> _Row:
+    if len(status.holders) < 2:
+        return _rows(status)[0]
+    first = min(status.holders, key=lambda holder: holder.expires_in)
+    name, about, token, held, left, waiters = _rows(status._replace(holders=(first,)))[0]
+    return name, f"{about} +{len(status.holders) - 1} more", token, held, left, waiters
 
 
 def _rows(status: NameStatus) -> list[_Row]:

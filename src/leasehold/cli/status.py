@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,13 +15,14 @@ from leasehold.cli.output import say, write_json
 from leasehold.cli.shown import as_data, console, details, overview, write_tables
 from leasehold.core.engine import NameStatus
 from leasehold.errors import EngineError
+from leasehold.roster import ORDERS, Roster, Scout, View
 
 if TYPE_CHECKING:
-    from rich.console import ConsoleDimensions, RenderableType
-
     from leasehold import Leasehold
 
 SHORTEST_INTERVAL = 0.1
+MOST_LOOKED_AT = 10_000
+"""So many names are looked at once, at most, to find those that matter most; more only when more are to be shown."""
 
 
 @click.command(
@@ -33,7 +33,7 @@ Examples:
   leasehold status
   leasehold status nightly-export deploy
   leasehold status --watch
-  leasehold status --watch=5
+  leasehold status --watch=5 --only 'export*'
   leasehold status --json | jq '.names[] | select(.waiters != [])'
 """,
 )
@@ -49,31 +49,73 @@ Examples:
     help="Show it again and again, each second or at this interval, until Ctrl-C.",
 )
 @click.option(
+    "--only",
+    "text",
+    default="",
+    metavar="TEXT",
+    help="Only names that contain this text, in whatever case; with a * at its end, names that begin with it.",
+)
+@click.option("--waited", is_flag=True, help="Only names that somebody waits for.")
+@click.option(
+    "--order",
+    type=click.Choice(ORDERS),
+    default="attention",
+    show_default=True,
+    help="What comes first: names that somebody waits for, or in the order of the name, of the number of waiters, of "
+    "the time left or of how long they have been held.",
+)
+@click.option(
     "--limit",
     type=click.IntRange(1, 100_000),
     default=100,
     show_default=True,
     metavar="N",
-    help="Show at most so many names.",
+    help="Show at most so many names (the live view of a terminal shows them page by page).",
 )
 def command(
-    *, names: tuple[str, ...], on: str | None, namespace: str, as_json: bool, watch: float | None, limit: int
+    *,
+    names: tuple[str, ...],
+    on: str | None,
+    namespace: str,
+    as_json: bool,
+    watch: float | None,
+    text: str,
+    waited: bool,
+    order: Any,
+    limit: int,
 ) -> None:
-    """Show the NAMEs, or all names that are held or waited for: holders, tokens, time left, waiters."""
+    """Show the NAMEs, or all names that are held or waited for: holders, tokens, time left, waiters.
+
+    On a terminal, --watch has keys to search, to sort, to move and to see details; its last line names them.
+    """
     if watch is not None and watch < SHORTEST_INTERVAL:
         raise click.UsageError(f"--watch takes an interval of at least {SHORTEST_INTERVAL:g} seconds")
+    view = View(text, "waited" if waited else "all", order)
     with client(on, namespace) as locks:
-        look = _Look(locks, namespace, tuple(dict.fromkeys(names)), limit)
+        look = _Look(locks, namespace, tuple(dict.fromkeys(names)), view, limit)
         if watch is None:
-            _show_once(look, as_json=as_json)
+            _show(look, look.once(), as_json=as_json)
             return
         try:
             if as_json or not sys.stdout.isatty() or console().is_dumb_terminal:
                 _follow(look, watch, as_json=as_json)
             else:
-                _watch(look, watch)
+                from leasehold.cli.live import Screen
+
+                Screen(look.scout, view, interval=watch, where=look.where, names=look.names).run()
         except KeyboardInterrupt:
             return  # the usual way to end it
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What there was to be seen."""
+
+    statuses: Sequence[NameStatus]
+    matching: int
+    """How many names match, of which the statuses are a part."""
+    more: bool
+    """Whether there are more than were looked at, or more than are shown."""
 
 
 @dataclass(frozen=True)
@@ -83,85 +125,83 @@ class _Look:
     locks: Leasehold
     namespace: str
     names: tuple[str, ...]
+    view: View
     limit: int
+    roster: Roster = field(default_factory=Roster)
 
-    def __call__(self) -> tuple[list[NameStatus], bool]:
-        """The state of the names, and whether there are more than were asked for."""
+    @property
+    def scout(self) -> Scout:
+        return Scout(self.locks)
+
+    def once(self) -> _Seen:
+        """The state of the names now."""
         if self.names:
-            return [self.locks.status(name) or NameStatus(name, 0, (), ()) for name in self.names], False
-        known = list(islice(self.locks.names(), self.limit + 1))
-        found = (self.locks.status(name) for name in sorted(known[: self.limit]))
-        # A name may have been released since it was listed.
-        return [status for status in found if status is not None], len(known) > self.limit
+            return self._named()
+        found = self.scout.look_at_all(self.view.shows_name, most=max(MOST_LOOKED_AT, self.limit))
+        self.roster.note(found)
+        return self._seen(more=not found.listing_ended)
+
+    def again(self, scout: Scout, within: float) -> _Seen:
+        """The state of the names as far as one round that is light on the engine can tell."""
+        if self.names:
+            return self._named()
+        now = time.monotonic()
+        shown = [row.status.name for row in self.view.page(self.roster, limit=self.limit).rows]
+        rest = self.roster.due(self.view, now=now)
+        self.roster.note(scout.look(shown, rest, known=self.roster.known, within=within))
+        return self._seen(more=self.roster.more)
+
+    def _named(self) -> _Seen:
+        statuses = [self.locks.status(name) or NameStatus(name, 0, (), ()) for name in self.names]
+        return _Seen(statuses, len(statuses), more=False)
+
+    def _seen(self, *, more: bool) -> _Seen:
+        now = time.monotonic()
+        page = self.view.page(self.roster, limit=self.limit)
+        shown = [row.at(now) for row in page.rows]
+        return _Seen(shown, page.matching, more=more or page.matching > len(shown))
 
     @property
     def where(self) -> str:
         return f"{self.locks.facts.engine} at {self.locks.facts.address}"
 
 
-def _show_once(look: _Look, *, as_json: bool) -> None:
-    statuses, more = look()
+def _show(look: _Look, seen: _Seen, *, as_json: bool) -> None:
     if as_json:
-        write_json(_data(look, statuses, more))
+        write_json(_data(look, seen))
     elif look.names:
-        write_tables(console(), map(details, statuses))
-    elif not statuses:
-        click.echo(f"Nothing is held and nobody waits ({look.where}).")
+        write_tables(console(), map(details, seen.statuses))
+    elif not seen.statuses:
+        filtered = look.view.text or look.view.only != "all"
+        click.echo("No name matches." if filtered else f"Nothing is held and nobody waits ({look.where}).")
     else:
         out = console()
-        write_tables(out, [overview(statuses, width=out.width)])
-        if more:
-            say(f"there are more than {look.limit} names; --limit shows more of them, or give the names")
+        write_tables(out, [overview(seen.statuses, width=out.width)])
+        if seen.more:
+            say(f"there are more than {look.limit} names; --limit shows more of them, --only those that you look for")
 
 
-def _data(look: _Look, statuses: Sequence[NameStatus], more: bool) -> dict[str, Any]:
+def _data(look: _Look, seen: _Seen) -> dict[str, Any]:
     facts = look.locks.facts
     return {
         "engine": facts.engine,
         "address": facts.address,
         "namespace": look.namespace,
-        "names": [as_data(status) for status in statuses],
-        "more": more,
+        "names": [as_data(status) for status in seen.statuses],
+        "matching": seen.matching,
+        "more": seen.more,
     }
 
 
 def _follow(look: _Look, interval: float, *, as_json: bool) -> None:
     """For a pipe: one picture after the other."""
+    from leasehold.cli.live import SHARE
+
+    scout = look.scout
     while True:
         try:
-            _show_once(look, as_json=as_json)
+            _show(look, look.again(scout, interval * SHARE), as_json=as_json)
         except EngineError as error:
             say(str(error))
         sys.stdout.flush()
         time.sleep(interval)
-
-
-def _watch(look: _Look, interval: float) -> None:
-    """For a person: the picture stays in place and never grows past the screen."""
-    from rich.live import Live
-
-    screen = console()
-    with Live(console=screen, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
-        while True:
-            live.update(_picture(look, screen.size, interval), refresh=True)
-            time.sleep(interval)
-
-
-def _picture(look: _Look, size: ConsoleDimensions, interval: float) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
-    told = f"{time.strftime('%H:%M:%S')}, every {interval:g} s, {look.where}"
-    title = Text(told, style="dim", no_wrap=True, overflow="ellipsis")
-    room = max(size.height - 4, 1)  # title, blank line, heading, and the line at the bottom
-    look = replace(look, limit=min(look.limit, room))  # names that nobody can see are not asked for
-    try:
-        statuses, more = look()
-    except EngineError as error:
-        return Group(title, Text(""), Text(str(error), style="red"))
-    if look.names:
-        return Group(title, Text(""), *(details(status, most_waiters=room) for status in statuses))
-    if not statuses:
-        return Group(title, Text(""), Text("Nothing is held and nobody waits."))
-    note = Text(f"The first {look.limit} names; there are more.", style="dim") if more else Text("")
-    return Group(title, Text(""), overview(statuses, width=size.width, most_rows=room), note)
