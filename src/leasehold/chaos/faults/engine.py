@@ -155,7 +155,7 @@ class FullDisk(ServerFault):
             return None
         return (
             f"the disk of a {site.servers[0].engine} server cannot be made to look full here: that takes Linux, a C "
-            "compiler and a server that writes through libc, which programs in Go do not"
+            "compiler and a server that writes through libc (programs in Go do not, and MariaDB may map its log)"
         )
 
     def strike(self, site: Site) -> dict[str, Any]:

@@ -65,6 +65,7 @@ class MariadbServer(OwnServer):
     def __init__(self, engine: str, folder: Path, name: str, *, durable: bool) -> None:
         """Keep the data below the folder."""
         super().__init__(engine, folder, name, durable=durable)
+        self.disk = None  # on some file systems it maps its log into memory, and no write fails
         self._password = secrets.token_hex(16)
         self._data, self._begin = self.folder / "data", self.folder / "begin.sql"
 
