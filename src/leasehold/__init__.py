@@ -22,10 +22,12 @@ from leasehold.errors import (
     LeaseholdError,
     LeaseLost,
     Misuse,
+    Moved,
     NotAcquired,
     NotSupported,
     OutcomeUnknown,
     Quarantined,
+    QueueFull,
     StaleToken,
     TokenJump,
     TokenUsed,
@@ -36,6 +38,7 @@ from leasehold.errors import (
 from leasehold.lease import AsyncLease, Lease
 from leasehold.lock import AsyncLock, AsyncSeveral, Lock, Several
 from leasehold.several import AsyncLeases, Leases
+from leasehold.watching import watch
 
 __version__ = "0.1.0"
 
@@ -68,11 +71,13 @@ __all__ = [
     "Leases",
     "Lock",
     "Misuse",
+    "Moved",
     "NameStatus",
     "NotAcquired",
     "NotSupported",
     "OutcomeUnknown",
     "Quarantined",
+    "QueueFull",
     "Several",
     "StaleToken",
     "TokenJump",
@@ -81,4 +86,5 @@ __all__ = [
     "TooManyWaiters",
     "VersionConflict",
     "WaiterStatus",
+    "watch",
 ]

@@ -17,8 +17,9 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator
 from types import TracebackType
-from typing import Self, Unpack
+from typing import NamedTuple, Self, Unpack
 
+from leasehold import watching
 from leasehold.core.engine import Engine, EngineFamily, Facts, NameStatus
 from leasehold.core.worlds import run_blocking
 from leasehold.desk import Desk
@@ -95,7 +96,9 @@ class _Client(ABC):
     def _until(self) -> float:
         return self._desk.engine.world.now() + self._request_timeout
 
-    def _log_force_release(self, name: str, because: str, token: int) -> None:
+    def _note_force_release(self, name: str, because: str, token: int) -> None:
+        if watching.watchers:
+            watching.broken(self.facts, name, because, token)
         log().warning(
             "force release of %s by %s because %s; its next token is above %d",
             ascii(name),
@@ -169,7 +172,7 @@ class Leasehold(_Client):
         """
         reason = check_name(because, what="because")
         token = run_blocking(self._desk.engine.force_release(check_name(name), until=self._until()))
-        self._log_force_release(name, reason, token)
+        self._note_force_release(name, reason, token)
         return token
 
     def close(self) -> None:
@@ -235,7 +238,7 @@ class AsyncLeasehold(_Client):
         """End whatever lease is on the name, as an operator; see `Leasehold.force_release`."""
         reason = check_name(because, what="because")
         token = await self._desk.engine.force_release(check_name(name), until=self._until())
-        self._log_force_release(name, reason, token)
+        self._note_force_release(name, reason, token)
         return token
 
     async def close(self) -> None:
@@ -276,6 +279,25 @@ def _each(names: Iterable[str], terms: Terms) -> list[Terms]:
 
 
 _open_clients: weakref.WeakSet[_Client] = weakref.WeakSet()
+
+
+class Population(NamedTuple):
+    """What the clients of this process that share an engine do now."""
+
+    held: int
+    waiting: int
+
+
+def population() -> dict[str, Population]:
+    """How many leases this process holds and how many of its callers wait, for each kind of engine."""
+    found: dict[str, Population] = {}
+    for client in list(_open_clients):
+        held, waiting = found.get(client.facts.engine, Population(0, 0))
+        desk = client._desk_now
+        if desk is not None:
+            held, waiting = held + len(desk.keeper.leases), waiting + desk.waiting
+        found[client.facts.engine] = Population(held, waiting)
+    return found
 
 
 def _after_fork_in_child() -> None:

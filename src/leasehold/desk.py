@@ -8,11 +8,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from leasehold import watching
+from leasehold.contention import Crowds
 from leasehold.core.acquire import Attempt, acquire
 from leasehold.core.engine import Engine, EngineFamily, Purpose
 from leasehold.core.held import RELEASED, Held
 from leasehold.core.several import acquire_several
-from leasehold.errors import TooManyWaiters
+from leasehold.errors import LeaseholdError, TooManyWaiters
 from leasehold.keeping import KeeperThread
 from leasehold.lease import LeaseView
 from leasehold.settings import Terms, host_name
@@ -35,6 +37,7 @@ class Desk:
         self._label, self._most_waiters = label, most_waiters
         self._purposes_checked: set[Purpose] = {"efficiency"}
         self._waiting: set[Attempt] = set()
+        self._crowds = Crowds()
         self.about = self._who()
 
     def _who(self) -> str:
@@ -48,20 +51,28 @@ class Desk:
         """Acquire one name, and have the keeper watch over it."""
         if terms.purpose not in self._purposes_checked:
             await self._check_purpose(terms.purpose)
-        if not wait:
-            held = await acquire(self.engine, attempt, wait=0.0, request_timeout=self.request_timeout)
-            return self._kept(held, terms, make)
+        try:
+            if wait:
+                self._queue_up(attempt)
+            held = await acquire(self.engine, attempt, wait=wait, request_timeout=self.request_timeout)
+            lease = self._kept(held, terms, make)
+        except LeaseholdError as error:
+            self._note_failure([attempt], error)
+            raise
+        finally:
+            if wait:
+                self._waiting.discard(attempt)
+        if attempt.waiting is not None or watching.watchers:
+            self._note_grant(held, attempt)
+        return lease
+
+    def _queue_up(self, attempt: Attempt) -> None:
         if len(self._waiting) >= self._most_waiters:
             raise TooManyWaiters(
                 f"{self._most_waiters} callers of this client already wait for a lock; "
                 "shed load, or raise most_waiters if that many waiters are meant"
             )
         self._waiting.add(attempt)
-        try:
-            held = await acquire(self.engine, attempt, wait=wait, request_timeout=self.request_timeout)
-            return self._kept(held, terms, make)
-        finally:
-            self._waiting.discard(attempt)
 
     async def hold_several(
         self, terms: dict[str, Terms], attempts: list[Attempt], wait: float, make: MakeLease[L]
@@ -71,17 +82,51 @@ class Desk:
         if purpose not in self._purposes_checked:
             await self._check_purpose(purpose)
         leases: list[L] = []
+        by_holder = {attempt.want.holder: attempt for attempt in attempts}
 
         def keep(held: Held) -> None:
             leases.append(self._kept(held, terms[held.want.name], make))
+            self._note_grant(held, by_holder.pop(held.want.holder))
 
         try:
             await acquire_several(self.engine, attempts, wait=wait, request_timeout=self.request_timeout, keep=keep)
-        except BaseException:
+        except BaseException as error:
             for lease in leases:
-                self.keeper.forget(lease._held)
+                if self.keeper.forget(lease._held) and watching.watchers:
+                    watching.ended(self.engine.facts, lease._held)
+            if isinstance(error, LeaseholdError):
+                self._note_failure([one for one in by_holder.values() if one.exposed or one.waiting], error)
             raise
         return leases
+
+    def _note_grant(self, held: Held, attempt: Attempt) -> None:
+        if attempt.waiting is not None and attempt.waiting.contended:
+            self._count_wait(attempt, held.world.now())
+        if watching.watchers:
+            watching.granted(self.engine.facts, held, attempt.waiting)
+
+    def _note_failure(self, attempts: list[Attempt], error: LeaseholdError) -> None:
+        for attempt in attempts:
+            waiting, now = attempt.waiting, self.engine.world.now()
+            contended = waiting is not None and waiting.contended
+            if contended:
+                self._count_wait(attempt, now)
+            if watching.watchers:
+                waited = now - waiting.began if waiting is not None else 0.0
+                watching.not_granted(self.engine.facts, attempt.want, waited, contended, error)
+
+    def _count_wait(self, attempt: Attempt, now: float) -> None:
+        """Say so when callers spend much of their time in the queue for one name."""
+        if attempt.waiting is None:
+            return
+        crowd = self._crowds.waited(attempt.want.name, now - attempt.waiting.began, now)
+        if crowd is not None:
+            watching.crowded(self.engine.facts, attempt.want, crowd, now)
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait now."""
+        return len(self._waiting)
 
     async def _check_purpose(self, purpose: Purpose) -> None:
         await self.engine.check_purpose(purpose, until=self.engine.world.now() + self.request_timeout)
@@ -106,7 +151,8 @@ class Desk:
         for held in self.keeper.leases:
             if held.want.holder in exposed:
                 held.end(RELEASED)
-                self.keeper.forget(held)
+                if self.keeper.forget(held) and watching.watchers:
+                    watching.ended(self.engine.facts, held)
         return [self.keeper.abandon(want) for want in exposed.values()]
 
     def forked(self) -> None:

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from leasehold import watching
 from leasehold.core.engine import TellsLosses
 from leasehold.core.keeper import Keeper
 from leasehold.worlds import BlockingWorld
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
     import asyncio
     import logging
 
-    from leasehold.core.engine import EngineFamily, Want
+    from leasehold.core.engine import EngineFamily, Facts, Want
     from leasehold.core.held import Held
-    from leasehold.errors import LeaseLost
+    from leasehold.errors import LeaseholdError, LeaseLost
 
 
 def log() -> logging.Logger:
@@ -100,7 +101,8 @@ class KeeperThread:
     def _start(self) -> Keeper:
         with self._starting:
             if self._keeper is None:
-                keeper = Keeper(BlockingWorld(), LoopAlarm, tell)
+                notes = KeeperNotes(self._family.facts)
+                keeper = Keeper(BlockingWorld(), LoopAlarm, notes.lost, notes)
                 # The thread must not keep its client alive: one that nobody can reach any more takes it along.
                 run = (keeper, self._family, weakref.ref(self))
                 self._thread = threading.Thread(target=_run, args=run, name="leasehold-keeper", daemon=True)
@@ -165,6 +167,34 @@ def tell(held: Held) -> None:
     loss = held.loss()
     for listener in list(held.listeners):
         call_listener(listener, loss)
+
+
+class KeeperNotes:
+    """What the keeper of one client says to its holders and to those who watch."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def lost(self, held: Held) -> None:
+        """The holder first: it has to stop its work."""
+        tell(held)
+        if watching.watchers:
+            watching.ended(self._facts, held)
+
+    def dropped(self, held: Held) -> None:
+        """See `Notes`."""
+        if watching.watchers:
+            watching.ended(self._facts, held)
+
+    def renewed(self, held: Held) -> None:
+        """See `Notes`."""
+        if watching.watchers:
+            watching.renewed(self._facts, held)
+
+    def not_renewed(self, held: Held, error: LeaseholdError | None) -> None:
+        """See `Notes`."""
+        if watching.watchers:
+            watching.not_renewed(self._facts, held, error)
 
 
 def call_listener(listener: Callable[[LeaseLost], object], loss: LeaseLost) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from leasehold import watching
 from leasehold.core.acquire import extend, release
 from leasehold.core.held import RELEASED, Held
 from leasehold.core.worlds import run_blocking
@@ -124,7 +125,8 @@ class LeaseView:
         if self._still_entered(entry) or held.lost:
             return
         held.end(RELEASED)
-        self._keeper.forget(held)
+        if self._keeper.forget(held) and watching.watchers:
+            watching.ended(self._engine.facts, held)
         self._keeper.abandon(held.want)
 
     def _loss_inside(self, error: BaseException | None) -> None:
@@ -165,14 +167,18 @@ class Lease(LeaseView):
         held = self._held
         if not held.live:  # if it is lost, the keeper still has to tell those who listen, and to clean up
             raise held.loss()
+        kept = False
         try:
-            self._keeper.forget(held)
+            kept = self._keeper.forget(held)
             run_blocking(release(self._engine, held, request_timeout=self._request_timeout))
         except LeaseLost:
             raise
         except BaseException:
             self._drop(entry)
             raise
+        finally:
+            if kept and watching.watchers:  # of others the keeper has told already
+                watching.ended(self._engine.facts, held)
 
     def extend(self, ttl: float | None = None) -> None:
         """Let the lease last `ttl` seconds from now (its own TTL when none is given); never shortens it."""
@@ -237,14 +243,18 @@ class AsyncLease(LeaseView):
         held = self._held
         if not held.live:  # if it is lost, the keeper still has to tell those who listen, and to clean up
             raise held.loss()
+        kept = False
         try:
-            self._keeper.forget(held)
+            kept = self._keeper.forget(held)
             await release(self._engine, held, request_timeout=self._request_timeout)
         except LeaseLost:
             raise
         except BaseException:
             self._drop(entry)
             raise
+        finally:
+            if kept and watching.watchers:  # of others the keeper has told already
+                watching.ended(self._engine.facts, held)
 
     async def extend(self, ttl: float | None = None) -> None:
         """Let the lease last `ttl` seconds from now (its own TTL when none is given); never shortens it."""

@@ -22,11 +22,13 @@ LONGEST_BACKOFF = 2.0
 class Attempt:
     """One acquisition under way. While `exposed`, the engine may hold something for it."""
 
-    __slots__ = ("exposed", "want")
+    __slots__ = ("exposed", "waiting", "want")
 
     def __init__(self, want: Want) -> None:
         """Nothing was sent yet."""
         self.want, self.exposed = want, False
+        self.waiting: Waiting | None = None
+        """What is known of an attempt that was not granted at once."""
 
 
 class Backoff:
@@ -97,6 +99,7 @@ class Waiting:
 
     __slots__ = (
         "_attempt", "_backoff", "_engine", "_failure", "_give_up_at", "_incumbent", "_suspicion", "_wait", "_world",
+        "began", "contended",
     )  # fmt: skip
 
     def __init__(self, engine: Engine, attempt: Attempt, wait: float, give_up_at: float) -> None:
@@ -106,6 +109,8 @@ class Waiting:
         self._backoff, self._suspicion = Backoff(self._world), Suspicion(self._world)
         self._incumbent: Incumbent | None = None
         self._failure: EngineError | None = None
+        self.began, self.contended = give_up_at - wait, False
+        attempt.waiting = self
 
     @property
     def suspect(self) -> Suspect | None:
@@ -116,6 +121,7 @@ class Waiting:
         """Return when it is time to ask again; raise when the caller's patience has ended."""
         self._failure = answer if isinstance(answer, EngineError) else None
         if isinstance(answer, Busy):
+            self.contended = True
             self._incumbent = answer.incumbent
             self._suspicion.watch(answer.incumbent)
             self._attempt.exposed = self._wait > 0

@@ -41,6 +41,22 @@ class Alarm(Protocol):
         ...
 
 
+class Notes(Protocol):
+    """Whom the keeper tells of its daily work, for metrics. Must be quick, and must not raise."""
+
+    def renewed(self, held: Held) -> None:
+        """The engine has confirmed a renewal."""
+        ...
+
+    def not_renewed(self, held: Held, error: LeaseholdError | None) -> None:
+        """The engine has not confirmed a renewal; it will be tried again."""
+        ...
+
+    def dropped(self, held: Held) -> None:
+        """A lease that nobody could reach any more is given back."""
+        ...
+
+
 class Chore:
     """Something to give back. `done` is called when the engine has answered, or when it no longer matters."""
 
@@ -55,10 +71,16 @@ class Chore:
 class Keeper:
     """Keeps the leases of one client."""
 
-    def __init__(self, world: World, alarms: Callable[[], Alarm], tell: Callable[[Held], object]) -> None:
+    def __init__(
+        self,
+        world: World,
+        alarms: Callable[[], Alarm],
+        tell: Callable[[Held], object],
+        notes: Notes | None = None,
+    ) -> None:
         """`tell` is called once for each lost lease, from `watch_deadlines`."""
         self._world = world
-        self._tell = tell
+        self._tell, self._notes = tell, notes
         self._deadline_alarm, self._renew_alarm, self._chore_alarm = alarms(), alarms(), alarms()
         self._leases: dict[str, Held] = {}
         self._chores: list[Chore] = []
@@ -139,6 +161,8 @@ class Keeper:
         """A lease that nobody can reach any more is not renewed for ever: give it back."""
         if held.owner is not None and held.owner() is None and self.forget(held):
             self.abandon(held.want)
+            if self._notes is not None:
+                self._notes.dropped(held)
 
     def _until_next_look(self, earliest: float | None, idle: int) -> float | None:
         if earliest is None:
@@ -178,23 +202,27 @@ class Keeper:
         until = sent_at + min(max(budget, SHORTEST_REQUEST), LONGEST_REQUEST)
         try:
             answers = await engine.renew([held.renewal() for held in batch], until=until)
-        except LeaseholdError:
-            self._try_again_soon(batch)
+        except LeaseholdError as error:
+            self._try_again_soon(batch, error)
             return
         for held, kept in zip(batch, answers, strict=True):
             if kept is None:
-                self._try_again_soon([held])
+                self._try_again_soon([held], None)
             elif kept:
                 if held.renewed(sent_at, held.ttl):
                     held.renew_at = sent_at + held.ttl / 3
+                    if self._notes is not None:
+                        self._notes.renewed(held)
             elif held.want.holder in self._leases:  # a lease released meanwhile is rightly unknown to the engine
                 held.end(REFUSED)
                 self._deadline_alarm.ring()
 
-    def _try_again_soon(self, batch: list[Held]) -> None:
+    def _try_again_soon(self, batch: list[Held], error: LeaseholdError | None) -> None:
         now = self._world.now()
         for held in batch:
             held.renew_at = now + held.ttl / 20 * (0.8 + 0.4 * self._world.chance())
+            if self._notes is not None:
+                self._notes.not_renewed(held, error)
 
     async def clean_up(self, engine: Engine) -> None:
         """Give back what was abandoned, until the engine says so or has let go by itself."""

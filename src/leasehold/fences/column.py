@@ -9,15 +9,16 @@ for it there.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from leasehold.errors import Misuse, StaleToken
 from leasehold.fences.rule import DAY, NEVER, Claim, HasToken, Rule
 from leasehold.fences.sql_handles import AsyncHandle, Handle, async_handle, blocking_handle
-from leasehold.fences.sql_rule import DIALECTS, TABLE, Answer, Ask, Dialect, Steps, check_identifier, check_table
+from leasehold.fences.sql_rule import DIALECTS, TABLE, Ask, Dialect, Steps, check_identifier, check_table
 from leasehold.fences.sql_rule import values_of as values_of_claim
+from leasehold.fences.steps import drive, drive_async
+from leasehold.watching import refused
 
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ class _Column:
             return True
         left = yield from self._floors.floor(claim)
         if left is not None and left > claim.token:
-            raise StaleToken(claim.resource, token=claim.token, seen=left)
+            raise refused(StaleToken(claim.resource, token=claim.token, seen=left))
         return False
 
     def _insert(self, claim: Claim, key: object, values: Mapping[str, object]) -> Steps[None]:
@@ -159,7 +160,7 @@ class ColumnFence(_Column):
     def add_column(self) -> None:
         """Add the column, or both, to the table, once."""
         with self._handle.setting_up():
-            self._drive(self._add())
+            drive(self._add(), self._handle.ask)
 
     def update(
         self,
@@ -197,17 +198,7 @@ class ColumnFence(_Column):
 
     def _do(self, steps: Steps[T]) -> T:
         with self._handle.transaction():
-            return self._drive(steps)
-
-    def _drive(self, steps: Steps[T]) -> T:
-        answer: Answer | None = None
-        with contextlib.closing(steps):
-            try:
-                while True:
-                    answer = self._handle.ask(steps.send(answer))  # type: ignore[arg-type]  # None to begin with
-            except StopIteration as end:
-                result: T = end.value
-                return result
+            return drive(steps, self._handle.ask)
 
 
 class AsyncColumnFence(_Column):
@@ -229,6 +220,11 @@ class AsyncColumnFence(_Column):
         super().__init__(
             self._handle, table, key=key, column=column, written=written, floors=floors, jump_limit=jump_limit
         )
+
+    async def add_column(self) -> None:
+        """Add the column, or both, to the table, once. On MySQL this ends an open transaction, as all DDL does."""
+        async with self._handle.transaction():
+            await drive_async(self._add(), self._handle.ask)
 
     async def update(
         self,
@@ -266,12 +262,5 @@ class AsyncColumnFence(_Column):
         return await self._do(self._update(self._claim(key, token, writes=False, allow_jump=allow_jump), key, {}))
 
     async def _do(self, steps: Steps[T]) -> T:
-        answer: Answer | None = None
         async with self._handle.transaction():
-            with contextlib.closing(steps):
-                try:
-                    while True:
-                        answer = await self._handle.ask(steps.send(answer))  # type: ignore[arg-type]
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
+            return await drive_async(steps, self._handle.ask)

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from leasehold.errors import Misuse, StaleToken, TokenJump, TokenUsed, quoted
 from leasehold.names import HIGHEST_TOKEN, check_name, check_token
+from leasehold.watching import refused
 
 NEVER = -1
 """Stands for a token where none has been seen, or none has written: below every token."""
@@ -68,12 +69,12 @@ class Claim(NamedTuple):
     def refusal(self, seen: int, written: int) -> StaleToken | TokenUsed | TokenJump | None:
         """Return why a resource with these marks refuses the call, or None when it accepts."""
         if self.token < seen:
-            return StaleToken(self.resource, token=self.token, seen=seen)
+            return refused(StaleToken(self.resource, token=self.token, seen=seen))
         if seen < self.lowest:
             known = None if seen == NEVER else seen
-            return TokenJump(self.resource, token=self.token, seen=known, most=self.token - self.lowest)
+            return refused(TokenJump(self.resource, token=self.token, seen=known, most=self.token - self.lowest))
         if written > self.most_written:
-            return TokenUsed(self.resource, token=self.token)
+            return refused(TokenUsed(self.resource, token=self.token))
         return None
 
 

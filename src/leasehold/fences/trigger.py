@@ -16,13 +16,14 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from leasehold.errors import InvalidToken, LeaseholdError, Misuse, StaleToken, TokenJump
+from leasehold.errors import InvalidToken, LeaseholdError, Misuse, StaleToken, TokenJump, TokenUsed
 from leasehold.fences.rule import DAY, HasToken, token_of
 from leasehold.fences.sql_handles import async_handle, blocking_handle, is_session
 from leasehold.fences.sql_rule import TABLE, Ask, check_identifier
 from leasehold.names import check_name
+from leasehold.watching import refused
 
-STALE, MISSING, JUMP, INVALID, TRUNCATED = "LH001", "LH002", "LH003", "LH004", "LH005"
+STALE, MISSING, JUMP, INVALID, TRUNCATED, USED = "LH001", "LH002", "LH003", "LH004", "LH005", "LH006"
 """The SQLSTATEs of the trigger."""
 
 FUNCTION = "leasehold_fenced"
@@ -30,7 +31,8 @@ TRIGGER = "leasehold_fence"
 
 # It runs with the rights of whoever installed it, so that writers need none on the floors and cannot lower them; hence
 # the fixed search path. A floor that is there already is only locked, not written again, so that a statement that
-# touches many rows of one resource leaves one version of its floor behind.
+# touches many rows of one resource leaves one version of its floor behind. With leasehold.once, what this transaction
+# has written itself is kept in a setting of the transaction, which goes with it: many rows of it may be written.
 _FUNCTION = """
 CREATE OR REPLACE FUNCTION "{schema}"."{function}_check"(about text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fence$
@@ -40,6 +42,8 @@ DECLARE
     seen bigint;
     wrote bigint;
     far boolean;
+    once boolean := coalesce(current_setting('leasehold.once', true), '') = 'on';
+    here jsonb := coalesce(nullif(current_setting('leasehold.written_here', true), ''), '{{}}')::jsonb;
 BEGIN
     IF given = '' THEN
         RAISE EXCEPTION 'this write to "%" has no fencing token', about USING ERRCODE = '{missing}',
@@ -68,6 +72,14 @@ BEGIN
                 USING ERRCODE = '{jump}', DETAIL = json_build_object('resource', about, 'token', mine::text,
                     'seen', seen::text)::text,
                     HINT = 'Confirm it: SELECT set_config(''leasehold.allow_jump'', ''on'', true)';
+        END IF;
+        IF once AND wrote >= mine AND here -> about IS NULL THEN
+            RAISE EXCEPTION 'token % has already been used for a write to "%"', mine, about
+                USING ERRCODE = '{used}', DETAIL = json_build_object('resource', about, 'token', mine::text)::text,
+                    HINT = 'leasehold.once allows one transaction for each token; nothing was written.';
+        END IF;
+        IF once THEN
+            PERFORM set_config('leasehold.written_here', (here || jsonb_build_object(about, 1))::text, true);
         END IF;
         IF wrote IS NOT NULL THEN
             IF seen < mine OR wrote < mine THEN
@@ -161,6 +173,7 @@ def install_sql(
         "jump": JUMP,
         "invalid": INVALID,
         "truncated": TRUNCATED,
+        "used": USED,
         "day": DAY,
     }
     pieces = (_FLOORS, _FUNCTION, _REMOVE, _WHOLE_TABLE if column is None else _EACH_ROW)
@@ -196,13 +209,22 @@ def _meaning(state: str, error: BaseException) -> LeaseholdError:
     if state == JUMP:
         known = int(told["seen"])
         return TokenJump(told["resource"], token=int(told["token"]), seen=None if known < 0 else known, most=DAY)
+    if state == USED:
+        return TokenUsed(told["resource"], token=int(told["token"]))
     if state == INVALID:
         return InvalidToken("leasehold.token must be an integer from 0 to 2**63 - 1")
     first, _, _ = str(error).partition("\n")
     return Misuse(f"{first}; run the write inside of `with TriggerFence(connection).writing(lease):`")
 
 
-_SAY = "SELECT set_config('leasehold.token', :token, true), set_config('leasehold.allow_jump', :jump, true)"
+_SAY = (
+    "SELECT set_config('leasehold.token', :token, true), set_config('leasehold.allow_jump', :jump, true), "
+    "set_config('leasehold.once', :once, true), set_config('leasehold.written_here', '', true)"
+)
+
+
+def _said(token: str = "", *, once: bool = False, allow_jump: bool = False) -> Ask:
+    return Ask(_SAY, {"token": token, "jump": "on" if allow_jump else "", "once": "on" if once else ""})
 
 
 class TriggerFence:
@@ -217,16 +239,19 @@ class TriggerFence:
         _check_is_postgres(self._handle.dialect)
 
     @contextlib.contextmanager
-    def writing(self, token: int | HasToken, *, allow_jump: bool = False) -> Iterator[Any]:
-        """Run the block in a transaction whose writes carry this token; what the trigger refuses is raised as such."""
-        said = {"token": str(token_of(token)), "jump": "on" if allow_jump else ""}
+    def writing(self, token: int | HasToken, *, once: bool = False, allow_jump: bool = False) -> Iterator[Any]:
+        """Run the block in a transaction whose writes carry this token; what the trigger refuses is raised as such.
+
+        With `once`, a resource that was written with this token before, in another block, refuses with `TokenUsed`.
+        """
+        said = _said(str(token_of(token)), once=once, allow_jump=allow_jump)
         try:
             with self._handle.transaction():
-                self._handle.ask(Ask(_SAY, said))
+                self._handle.ask(said)
                 yield self._given
                 if is_session(self._given):
                     self._given.flush()  # what it still holds back belongs to the block
-                self._handle.ask(Ask(_SAY, {"token": "", "jump": ""}))
+                self._handle.ask(_said())
         except Exception as error:
             raise_as_refusal(error)
             raise
@@ -241,16 +266,18 @@ class AsyncTriggerFence:
         _check_is_postgres(self._handle.dialect)
 
     @contextlib.asynccontextmanager
-    async def writing(self, token: int | HasToken, *, allow_jump: bool = False) -> AsyncIterator[Any]:
-        """Run the block in a transaction whose writes carry this token; what the trigger refuses is raised as such."""
-        said = {"token": str(token_of(token)), "jump": "on" if allow_jump else ""}
+    async def writing(
+        self, token: int | HasToken, *, once: bool = False, allow_jump: bool = False
+    ) -> AsyncIterator[Any]:
+        """Run the block in a transaction whose writes carry this token; see `TriggerFence.writing`."""
+        said = _said(str(token_of(token)), once=once, allow_jump=allow_jump)
         try:
             async with self._handle.transaction():
-                await self._handle.ask(Ask(_SAY, said))
+                await self._handle.ask(said)
                 yield self._given
                 if is_session(self._given):
                     await self._given.flush()
-                await self._handle.ask(Ask(_SAY, {"token": "", "jump": ""}))
+                await self._handle.ask(_said())
         except Exception as error:
             raise_as_refusal(error)
             raise
@@ -260,7 +287,7 @@ def raise_as_refusal(error: Exception) -> None:
     """Raise the meaning of an error that came from the trigger; return for any other."""
     refusal = refusal_of(error)
     if refusal is not None:
-        raise refusal from error
+        raise (refusal if isinstance(refusal, Misuse) else refused(refusal)) from error
 
 
 def _check_is_postgres(dialect: str) -> None:

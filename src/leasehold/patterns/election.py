@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+from leasehold import watching
 from leasehold.client import AsyncLeasehold, Leasehold
 from leasehold.errors import LeaseLost, Misuse, NotAcquired, quoted
 from leasehold.keeping import log
@@ -63,6 +64,7 @@ class _Term:
         self._stop = threading.Event()
         self.why: str | None = None
         """Why it is to stop; None as long as it is not."""
+        watching.elected(lease.name, lease.token)
 
     @property
     def token(self) -> int:
@@ -88,6 +90,7 @@ class _Term:
         if not self._stop.is_set():
             self.why = why
             self._stop.set()
+            watching.resigned(self._lease.name, self.token, why)
 
     def __repr__(self) -> str:
         state = f"stopping: {self.why}" if self.stopping else f"{self.remaining:.3g} s left"

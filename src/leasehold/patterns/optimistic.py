@@ -30,6 +30,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, overload
 
+from leasehold import watching
+from leasehold.contention import AGAIN_AFTER, WINDOW
 from leasehold.errors import Misuse, TooManyConflicts, VersionConflict, quoted
 from leasehold.fences.sql_handles import blocking_handle
 from leasehold.fences.sql_rule import Answer, Ask
@@ -44,6 +46,8 @@ WITHIN: Final = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.5
 CROWDED: Final = 0.3
 """Above this share of attempts that were in vain, another pattern does better."""
+FEWEST_ATTEMPTS: Final = 50
+"""Nothing is said of a rate on fewer attempts than these."""
 _inside: contextvars.ContextVar[bool] = contextvars.ContextVar("leasehold_retry", default=False)
 
 _SQLSTATES: Final = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
@@ -86,11 +90,14 @@ def _is_conflict_of_its_library(error: BaseException) -> bool:
 class Conflicts:
     """How often attempts of one function were in vain."""
 
-    __slots__ = ("attempts", "in_vain")
+    __slots__ = ("_attempts_before", "_in_vain_before", "_quiet_until", "_since", "attempts", "function", "in_vain")
 
-    def __init__(self) -> None:
+    def __init__(self, function: str = "") -> None:
+        self.function = function
         self.attempts = 0
         self.in_vain = 0
+        self._attempts_before = self._in_vain_before = 0
+        self._since = self._quiet_until = 0.0
 
     @property
     def rate(self) -> float:
@@ -100,12 +107,25 @@ class Conflicts:
     def __repr__(self) -> str:
         return f"<Conflicts {self.in_vain} of {self.attempts}>"
 
+    def meet(self) -> None:
+        """Count an attempt that was in vain; when many were lately, say what does better."""
+        self.in_vain += 1
+        now = time.monotonic()
+        if now - self._since > WINDOW:
+            self._since, self._attempts_before, self._in_vain_before = now, self.attempts - 1, self.in_vain - 1
+        attempts, in_vain = self.attempts - self._attempts_before, self.in_vain - self._in_vain_before
+        if attempts >= FEWEST_ATTEMPTS and in_vain / attempts > CROWDED and now >= self._quiet_until:
+            self._quiet_until = now + AGAIN_AFTER
+            watching.conflicting(self.function, attempts, in_vain, self._other_pattern(in_vain / attempts))
+
     def advice(self) -> str:
         """What to do about it."""
-        if self.rate <= CROWDED:
-            return "try again later"
+        return "try again later" if self.rate <= CROWDED else self._other_pattern(self.rate)
+
+    @staticmethod
+    def _other_pattern(rate: float) -> str:
         return (
-            f"{self.rate:.0%} of all attempts here are in vain, so this is the wrong pattern for it: let one writer do "
+            f"{rate:.0%} of all attempts here are in vain, so this is the wrong pattern for it: let one writer do "
             "it after the other (a lock, or one writer for each key), or make it one statement "
             "(SET balance = balance + 10)"
         )
@@ -135,10 +155,12 @@ class Retry:
             def pause_after(error: Exception, number: int = number, longest: float = longest) -> float:
                 if not self._is_conflict(error):
                     raise error
-                conflicts.in_vain += 1
+                conflicts.meet()
                 pause = random.random() * longest  # full jitter: those who met must not meet again
                 seconds = time.monotonic() - began
                 if number == self._attempts or seconds + pause > self._within:
+                    if watching.watchers:
+                        watching.tried(conflicts.function, number, gave_up=True)
                     raise TooManyConflicts(attempts=number, seconds=seconds, advice=conflicts.advice()) from error
                 return pause
 
@@ -183,27 +205,37 @@ def retry_on_conflict(function: Any = None, /, **settings: Any) -> Any:
 
 
 def _retrying(retry: Retry, function: Callable[..., Any]) -> Callable[..., Any]:
-    conflicts = Conflicts()
+    conflicts = Conflicts(getattr(function, "__qualname__", type(function).__qualname__))
+
+    def done(attempts: int) -> None:
+        if watching.watchers:
+            watching.tried(conflicts.function, attempts, gave_up=False)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         with _not_nested():
-            for pause_after in retry.pauses(conflicts):
+            for number, pause_after in enumerate(retry.pauses(conflicts), 1):
                 try:
-                    return function(*args, **kwargs)
+                    result = function(*args, **kwargs)
                 except Exception as error:  # noqa: BLE001 - raised again unless it is a conflict
                     pause = pause_after(error)
+                else:
+                    done(number)
+                    return result
                 time.sleep(pause)
         raise AssertionError
 
     @functools.wraps(function)
     async def call_async(*args: Any, **kwargs: Any) -> Any:
         with _not_nested():
-            for pause_after in retry.pauses(conflicts):
+            for number, pause_after in enumerate(retry.pauses(conflicts), 1):
                 try:
-                    return await function(*args, **kwargs)
+                    result = await function(*args, **kwargs)
                 except Exception as error:  # noqa: BLE001 - raised again unless it is a conflict
                     pause = pause_after(error)
+                else:
+                    done(number)
+                    return result
                 await asyncio.sleep(pause)
         raise AssertionError
 

@@ -350,7 +350,7 @@ def nobody_told() -> list[Edit]:
 @_caught_by("soundness")
 def renewer_dies_of_an_error() -> list[Edit]:
     """The first renewal that gets no answer ends the loop that renews."""
-    return [edit(keeper.Keeper._renew_batch, ("self._try_again_soon(batch)\n        return", "raise"))]
+    return [edit(keeper.Keeper._renew_batch, ("self._try_again_soon(batch, error)\n        return", "raise"))]
 
 
 @_caught_by("soundness")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
 
+from leasehold import watching
 from leasehold.core.worlds import run_blocking
 from leasehold.errors import (
     FailedBefore,
@@ -94,7 +95,8 @@ class _Claimed:
 
     def _stale(self, seen: int) -> StaleToken:
         self._over = True
-        return StaleToken(f"idempotency key {self.key}", token=self.token, seen=max(seen, self.token + 1))
+        seen = max(seen, self.token + 1)
+        return watching.refused(StaleToken(f"idempotency key {self.key}", token=self.token, seen=seen))
 
     def _completed(self, result: object) -> Change:
         return Change("done", result=packed(result, self._keys.largest_result))
@@ -199,11 +201,13 @@ class _Keys(Generic[StoreT]):
             if record.run == claim.run:
                 return record
             if record.fingerprint and claim.fingerprint and record.fingerprint != claim.fingerprint:
+                watching.keyed(claim.scope, claim.key, "reused")
                 raise KeyReused(claim.key)
             if record.state != "running":
                 return record
             left = give_up_at - time.monotonic()
             if left <= 0:
+                watching.keyed(claim.scope, claim.key, "in progress")
                 raise InProgress(claim.key, left=record.left)
             await self.store.pause(min(pause * (0.5 + random.random() / 2), left))
             pause = min(pause * 2, LONGEST_PAUSE)
@@ -220,6 +224,7 @@ class _Keys(Generic[StoreT]):
 
     @staticmethod
     def _given_before(claim: Claim, record: Record) -> Any:
+        watching.keyed(claim.scope, claim.key, "replayed")
         if record.state == "done":
             return unpacked(record.result)
         failure = unpacked(record.result)
@@ -239,9 +244,11 @@ class _Keys(Generic[StoreT]):
             raise
         if not run._over:
             await run._change(change)
+        watching.keyed(self.scope, run.key, "ran")
         return unpacked(change.result)
 
     async def _failed(self, run: _Claimed, error: Exception) -> None:
+        watching.keyed(self.scope, run.key, "failed")
         if run._over:
             return
         policy = next((self._policies[kind] for kind in type(error).__mro__ if kind in self._policies), "release")
