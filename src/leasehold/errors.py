@@ -214,5 +214,26 @@ class KeyReused(LeaseholdError):
         )
 
 
+class Moved(LeaseholdError):
+    """This member does not own the entity's partition (any more), and nothing of what was submitted was begun."""
+
+    def __init__(self, group: str, entity: str, partition: int, why: str) -> None:
+        """Carry which entity of which group, its partition, and why it is not served here."""
+        self.name, self.entity, self.partition = f"{group}/{partition}", entity, partition
+        super().__init__(
+            f"partition {partition} of {quoted(group)} is not served here: {why}; nothing was begun for "
+            f"{quoted(entity)}, so submit it again, to its owner or through an inbox"
+        )
+
+
+class QueueFull(LeaseholdError):
+    """As much is queued already as may be."""
+
+    def __init__(self, what: str, most: int) -> None:
+        """Carry what is full, and how much fits in."""
+        self.most = most
+        super().__init__(f"{most} wait already in {what}; slow down, or raise the limit if that many are meant")
+
+
 class GuaranteeWarning(UserWarning):
     """The deployment gives less than its user may think; the message says what and how to raise it."""

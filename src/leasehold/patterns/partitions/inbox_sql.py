@@ -1,0 +1,343 @@
+# ruff: noqa: S608 - what is put into the statements is a table's name that was checked, and our own words
+"""An inbox in two tables of SQLite, PostgreSQL or MySQL/MariaDB, and a fence beside them.
+
+A row for each partition gives its messages their numbers. It stays locked until the transaction of whoever puts a
+message ends, so messages become visible in the order of their numbers, and none slips in between later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from leasehold.errors import LeaseholdError, Misuse, QueueFull, quoted
+from leasehold.fences.rule import HasToken
+from leasehold.fences.sql import SqlFence
+from leasehold.fences.sql_handles import blocking_handle
+from leasehold.fences.sql_rule import Answer, Ask, check_identifier
+from leasehold.fences.sqlite import SqliteFence
+from leasehold.names import check_wait
+from leasehold.patterns.partitions.entities import Entities
+from leasehold.patterns.partitions.inbox import BATCH, MOST_TRIES, MOST_WAITING, Message, Parked, packed
+
+T = TypeVar("T")
+Steps = Generator[Ask, Answer, T]
+
+MOST_IDLE: Final = 8
+_NOW: Final = {
+    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+    "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
+    "mysql": "CAST(unix_timestamp(sysdate(3)) * 1000 AS SIGNED)",
+}
+_INSERT: Final = {"sqlite": "INSERT OR IGNORE", "postgresql": "INSERT", "mysql": "INSERT IGNORE"}
+_UNLESS_THERE: Final = {"sqlite": "", "postgresql": " ON CONFLICT DO NOTHING", "mysql": ""}
+_TEXT: Final = {"sqlite": "TEXT", "postgresql": "TEXT", "mysql": "MEDIUMTEXT CHARACTER SET utf8mb4"}
+_MESSAGES: Final = """
+CREATE TABLE IF NOT EXISTS {table} (
+    team CHAR(32) NOT NULL, place INTEGER NOT NULL, seq BIGINT NOT NULL, entity {text} NOT NULL,
+    payload {text} NOT NULL, tries INTEGER NOT NULL, parked BIGINT NOT NULL, error {text} NOT NULL,
+    PRIMARY KEY (team, place, seq))"""
+_PLACES: Final = """
+CREATE TABLE IF NOT EXISTS {table}_place (
+    team CHAR(32) NOT NULL, place INTEGER NOT NULL, last_seq BIGINT NOT NULL, waiting INTEGER NOT NULL,
+    PRIMARY KEY (team, place))"""
+
+
+class _Sql:
+    """The statements, in the words of one kind of database."""
+
+    def __init__(self, dialect: str, table: str) -> None:
+        this, now = "team = :team AND place = :place", _NOW[dialect]
+        self.create = [made.format(table=table, text=_TEXT[dialect]) for made in (_MESSAGES, _PLACES)]
+        self._count_up = (
+            f"UPDATE {table}_place SET waiting = waiting + 1, last_seq = last_seq + 1 WHERE {this} AND waiting < :most"
+        )
+        self._count_down = f"UPDATE {table}_place SET waiting = waiting - 1 WHERE {this}"
+        self._add_place = (
+            f"{_INSERT[dialect]} INTO {table}_place (team, place, last_seq, waiting) "
+            f"VALUES (:team, :place, 0, 0){_UNLESS_THERE[dialect]}"
+        )
+        self._last_seq = f"SELECT last_seq FROM {table}_place WHERE {this}"
+        self._add = (
+            f"INSERT INTO {table} (team, place, seq, entity, payload, tries, parked, error) "
+            "VALUES (:team, :place, :seq, :entity, :payload, 0, 0, '')"
+        )
+        self._waiting = f"SELECT place FROM {table}_place WHERE team = :team AND waiting > 0"
+        self._next = (
+            f"SELECT seq, entity, payload, tries FROM {table} WHERE {this} AND parked = 0 ORDER BY seq LIMIT :most"
+        )
+        self._delete = f"DELETE FROM {table} WHERE {this} AND seq = :seq AND parked = 0"
+        self._failed = (
+            f"UPDATE {table} SET tries = tries + 1, error = :error, "
+            f"parked = CASE WHEN tries + 1 >= :most THEN {now} ELSE 0 END "
+            f"WHERE {this} AND seq = :seq AND parked = 0"
+        )
+        # MySQL lets an assignment see what the one before it has assigned; so the state is read, not computed again.
+        self._is_parked = f"SELECT parked FROM {table} WHERE {this} AND seq = :seq"
+        self._parked = (
+            f"SELECT place, seq, entity, payload, error FROM {table} "
+            "WHERE team = :team AND parked > 0 ORDER BY parked, place, seq LIMIT :most"
+        )
+        self._sweep = f"DELETE FROM {table} WHERE team = :team AND parked > 0 AND parked <= {now} - :age"
+        if dialect == "mysql":
+            self._failed = (
+                f"UPDATE {table} SET parked = CASE WHEN tries + 1 >= :most THEN {now} ELSE 0 END, "
+                f"tries = tries + 1, error = :error WHERE {this} AND seq = :seq AND parked = 0"
+            )
+
+    def put(self, values: dict[str, object]) -> Steps[int]:
+        """Take the next number, and store the message under it."""
+        if not (yield Ask(self._count_up, values)).touched:
+            yield Ask(self._add_place, values)
+            if not (yield Ask(self._count_up, values)).touched:
+                return 0
+        seq = int((yield Ask(self._last_seq, values)).rows[0][0])
+        yield Ask(self._add, {**values, "seq": seq})
+        return seq
+
+    def waiting(self, team: str) -> Steps[list[int]]:
+        """The partitions that have messages."""
+        return [int(place) for [place] in (yield Ask(self._waiting, {"team": team})).rows]
+
+    def take(self, values: dict[str, object]) -> Steps[list[tuple[Any, ...]]]:
+        """The next messages."""
+        return (yield Ask(self._next, values)).rows
+
+    def acknowledge(self, values: dict[str, object]) -> Steps[None]:
+        """Delete it, unless it was deleted before."""
+        if (yield Ask(self._delete, values)).touched:
+            yield Ask(self._count_down, values)
+
+    def fail(self, values: dict[str, object]) -> Steps[bool]:
+        """Count the failure, and put the message aside when there were too many."""
+        if not (yield Ask(self._failed, values)).touched:
+            return False
+        parked = bool((yield Ask(self._is_parked, values)).rows[0][0])
+        if parked:
+            yield Ask(self._count_down, values)
+        return parked
+
+    def parked(self, team: str, most: int) -> Steps[list[tuple[Any, ...]]]:
+        """What was put aside."""
+        return (yield Ask(self._parked, {"team": team, "most": most})).rows
+
+    def sweep(self, team: str, age: int) -> Steps[int]:
+        """Forget what was put aside."""
+        return (yield Ask(self._sweep, {"team": team, "age": age})).touched
+
+
+class _Sqlite:
+    """A connection of sqlite3."""
+
+    dialect = "sqlite"
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def ask(self, ask: Ask) -> Answer:
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        cursor.execute(ask.sql, dict(ask.values))
+        return Answer(cursor.rowcount, cursor.fetchall())
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """One of its own; it is only used on connections of our own."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def will_be_in_transaction(self) -> bool:
+        return self._connection.in_transaction or self._connection.isolation_level is not None
+
+
+def _handle(connection: Any) -> Any:
+    return _Sqlite(connection) if isinstance(connection, sqlite3.Connection) else blocking_handle(connection)
+
+
+def _fence(connection: Any) -> SqliteFence | SqlFence:
+    return SqliteFence(connection) if isinstance(connection, sqlite3.Connection) else SqlFence(connection)
+
+
+def _drive(handle: Any, steps: Steps[T]) -> T:
+    try:
+        ask = next(steps)
+        while True:
+            ask = steps.send(handle.ask(ask))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def _each_statement_alone(connection: Any) -> None:
+    """Let every statement be a transaction of its own unless one is begun, in the way of each library."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.isolation_level = None
+        connection.execute("PRAGMA busy_timeout = 5000")
+    elif callable(getattr(connection, "autocommit", None)):
+        connection.autocommit(True)
+    elif hasattr(connection, "autocommit"):
+        connection.autocommit = True
+
+
+class SqlInbox:
+    """An inbox in a database: a SQLite file, or what `on` connects to (psycopg, psycopg2, PyMySQL, sqlite3).
+
+    >>> import tempfile
+    >>> inbox = SqlInbox(Entities("orders"), Path(tempfile.mkdtemp()) / "app.db")
+    >>> inbox.create()
+    >>> [inbox.put("customer-42", {"add": 1}), inbox.put("customer-42", {"add": 2})]
+    [1, 2]
+    >>> [message.payload for message in inbox.take(inbox.waiting()[0], token=7)]
+    [{'add': 1}, {'add': 2}]
+    >>> inbox.close()
+    """
+
+    def __init__(
+        self,
+        entities: Entities,
+        on: Path | Callable[[], Any],
+        *,
+        table: str = "leasehold_inbox",
+        most_waiting: int = MOST_WAITING,
+        most_tries: int = MOST_TRIES,
+    ) -> None:
+        """Refuse messages while `most_waiting` wait in one partition; put one aside that failed `most_tries` times."""
+        if not callable(on) and not isinstance(on, Path):
+            raise Misuse(f"give the pathlib.Path of a SQLite file, or a function that connects, not {quoted(on)}")
+        self._connect = on if callable(on) else functools.partial(sqlite3.connect, on, check_same_thread=False)
+        self._reuses = not callable(on)
+        self._entities, self._table = entities, check_identifier(table, what="table")
+        self._most_waiting, self._most_tries = most_waiting, most_tries
+        # A digest is compared byte by byte under every collation.
+        self._team = hashlib.blake2b(entities.group.encode(), digest_size=16).hexdigest()
+        self._idle: list[Any] = []
+
+    def create(self) -> None:
+        """Make the tables unless they are there; where you set up your own tables."""
+        with self._lent() as (connection, handle, sql):
+            for statement in sql.create:
+                handle.ask(Ask(statement, {}))
+            _fence(connection).create()
+
+    def put(self, entity: str, payload: object) -> int:
+        """See `Inbox`."""
+        with self._lent() as (_, handle, sql), handle.transaction():
+            return self._put(handle, sql, entity, payload)
+
+    def put_on(self, connection: Any, entity: str, payload: object) -> int:
+        """Put a message in the transaction that is open on the caller's own connection: both happen, or neither."""
+        handle = _handle(connection)
+        if not handle.will_be_in_transaction():
+            raise Misuse("no transaction is open on this connection; begin one, or use put()")
+        return self._put(handle, _Sql(handle.dialect, self._table), entity, payload)
+
+    def waiting(self) -> list[int]:
+        """See `Inbox`."""
+        with self._lent() as (_, handle, sql):
+            return _drive(handle, sql.waiting(self._team))
+
+    def take(self, partition: int, token: int | HasToken, most: int = BATCH) -> list[Message]:
+        """See `Inbox`."""
+        with self._lent() as (connection, handle, sql), _fence(connection).reading(self._resource(partition), token):
+            rows = _drive(handle, sql.take({"team": self._team, "place": partition, "most": most}))
+        return [Message(partition, int(seq), entity, payload, int(tries)) for seq, entity, payload, tries in rows]
+
+    def acknowledge(self, message: Message, token: int | HasToken) -> None:
+        """See `Inbox`."""
+        resource = self._resource(message.partition)
+        with self._lent() as (connection, handle, sql), _fence(connection).writing(resource, token):
+            _drive(handle, sql.acknowledge(self._values(message)))
+
+    def acknowledge_on(self, connection: Any, message: Message, token: int | HasToken) -> None:
+        """Acknowledge in the transaction that is open on the handler's own connection: handled exactly once, then.
+
+        Raises `StaleToken` when a later owner was here; roll back, then.
+        """
+        handle = _handle(connection)
+        _fence(connection).check(self._resource(message.partition), token)
+        _drive(handle, _Sql(handle.dialect, self._table).acknowledge(self._values(message)))
+        message.acknowledged = True
+
+    def fail(self, message: Message, token: int | HasToken, error: str) -> bool:
+        """See `Inbox`."""
+        values = {**self._values(message), "error": error, "most": self._most_tries}
+        resource = self._resource(message.partition)
+        with self._lent() as (connection, handle, sql), _fence(connection).writing(resource, token):
+            return _drive(handle, sql.fail(values))
+
+    def parked(self, most: int = BATCH) -> list[Parked]:
+        """See `Inbox`."""
+        with self._lent() as (_, handle, sql):
+            rows = _drive(handle, sql.parked(self._team, most))
+        return [
+            Parked(int(place), int(seq), entity, json.loads(text), error) for place, seq, entity, text, error in rows
+        ]
+
+    def sweep(self, older_than: float) -> int:
+        """See `Inbox`."""
+        age = int(check_wait(older_than, what="older_than") * 1000)
+        with self._lent() as (_, handle, sql):
+            return _drive(handle, sql.sweep(self._team, age))
+
+    def close(self) -> None:
+        """Close connections; they are made again when needed."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _put(self, handle: Any, sql: _Sql, entity: str, payload: object) -> int:
+        place = self._entities.partition_of(entity)
+        values: dict[str, object] = {
+            "team": self._team,
+            "place": place,
+            "entity": entity,
+            "payload": packed(payload),
+            "most": self._most_waiting,
+        }
+        seq = _drive(handle, sql.put(values))
+        if not seq:
+            raise QueueFull(f"partition {place} of the inbox {quoted(self._entities.group)}", self._most_waiting)
+        return seq
+
+    def _values(self, message: Message) -> dict[str, object]:
+        return {"team": self._team, "place": message.partition, "seq": message.seq}
+
+    def _resource(self, partition: int) -> str:
+        return f"{self._table}/{self._team}/{partition}"
+
+    @contextlib.contextmanager
+    def _lent(self) -> Iterator[tuple[Any, Any, _Sql]]:
+        connection = None
+        with contextlib.suppress(IndexError):
+            connection = self._idle.pop()
+        if connection is None:
+            connection = self._connect()
+            _each_statement_alone(connection)
+        try:
+            handle = _handle(connection)
+            yield connection, handle, _Sql(handle.dialect, self._table)
+        except LeaseholdError:  # it was refused, and the connection is none the worse
+            self._put_back(connection)
+            raise
+        except BaseException:
+            connection.close()
+            raise
+        self._put_back(connection)
+
+    def _put_back(self, connection: Any) -> None:
+        # Those of sqlite3 are by default for the thread only that made them.
+        if len(self._idle) < MOST_IDLE and (self._reuses or not isinstance(connection, sqlite3.Connection)):
+            self._idle.append(connection)
+        else:
+            connection.close()

@@ -1,0 +1,253 @@
+"""A member of a group in asyncio code: one task looks around, and one for each busy partition does the work."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from leasehold.client import AsyncLeasehold
+from leasehold.errors import LeaseholdError, LeaseLost, Misuse, Moved, quoted
+from leasehold.keeping import log
+from leasehold.lease import AsyncLease
+from leasehold.names import check_wait
+from leasehold.patterns.partitions.crew import Crew, Member
+from leasehold.patterns.partitions.entities import Entities
+from leasehold.patterns.partitions.owned import Item, Owned, Writer
+from leasehold.patterns.partitions.settings import SHORT_PAUSE, Group, MemberTerms, Settings
+from leasehold.worlds import boot_clock
+
+if TYPE_CHECKING:
+    from leasehold.patterns.partitions.inbox import AsyncHandler, AsyncInbox
+
+T = TypeVar("T")
+
+
+class _Ground:
+    """The locks of a group, by an asyncio client."""
+
+    now = staticmethod(boot_clock)
+
+    def __init__(self, locks: AsyncLeasehold, entities: Entities, settings: Settings) -> None:
+        self._locks, self._entities, self._settings = locks, entities, settings
+        # Not renewed by the keeper: the place of a member with a grace stays behind, for so long, when it leaves.
+        self._place = locks.shared(entities.roster, ttl=settings.place_ttl, wait=settings.ttl, renew=False)
+
+    async def enlist(self) -> AsyncLease:
+        return await self._place.acquire()
+
+    async def stay(self, place: AsyncLease) -> None:
+        if place.remaining < place.ttl * 2 / 3:
+            await place.extend()
+
+    async def roster(self) -> list[Member]:
+        return self._settings.members(await self._locks.status(self._entities.roster))
+
+    async def take(self, partition: int) -> AsyncLease | None:
+        return await self._locks.lock(self._entities.lock_of(partition), ttl=self._settings.ttl).try_acquire()
+
+    async def release(self, lease: AsyncLease) -> None:
+        await lease.release()
+
+
+class AsyncPartitions(Group[AsyncLease]):
+    """Membership in a group whose entities each have one writer at a time; see `Partitions`.
+
+    It belongs to one event loop, and so does what is called with it: work is an async function that takes a writer.
+    """
+
+    def __init__(self, locks: AsyncLeasehold, entities: Entities, **terms: Unpack[MemberTerms]) -> None:
+        """The settings are those of `MemberTerms`; `warm` and `cool` are async functions. Joins nothing yet."""
+        if not isinstance(entities, Entities):
+            raise Misuse(f"entities says what is shared: Entities('orders'), not {quoted(entities)}")
+        self._entities = entities
+        self._settings = Settings(**terms).checked(locks.facts.least_ttl)
+        self._locks = locks
+        self._crew = self._new_crew()
+        self._wake = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+        self._leaving = False
+        self._running: set[asyncio.Task[None]] = set()
+        self.trouble: LeaseholdError | None = None
+        """What kept this member from looking around last time; None when nothing did."""
+
+    def _new_crew(self) -> Crew[AsyncLease]:
+        ground = _Ground(self._locks, self._entities, self._settings)
+        me = self._settings.name_in(self._locks._desk.about)
+        return Crew(ground, self._entities, me, self._settings.pace, open_=self._open, close=self._close_one)
+
+    async def join(self) -> None:
+        """Become a member, and take partitions from now on, in the background."""
+        if self._looking is not None:
+            raise Misuse("this member has joined already; make another AsyncPartitions for another member")
+        self._crew, self._leaving = self._new_crew(), False
+        self._looking = asyncio.create_task(self._look_around(), name="leasehold-partitions")
+
+    async def leave(self, *, within: float = 60.0) -> None:
+        """Drain all partitions and give them back; see `Partitions.leave`."""
+        looking = self._looking
+        if looking is None:
+            return
+        give_up_at = time.monotonic() + check_wait(within, what="within")
+        self._leaving = True
+        self._wake.set()
+        await looking
+        while not await self._crew.leave():
+            self._wake.clear()
+            if time.monotonic() >= give_up_at:
+                log().warning("%r leaves, and has work that does not end", self)
+                break
+            await self._pause(SHORT_PAUSE)
+        place = self._crew.place
+        if place is not None and not self._settings.grace:
+            try:
+                await place.release()
+            except LeaseLost as loss:
+                log().debug("%s", loss)
+        self._looking = None
+
+    def submit(self, entity: str, work: Callable[[Writer], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
+        """Have `work` done with the entity's writer, after all that was submitted for the entity before.
+
+        Raises `Moved` when another member owns the entity's partition, and `QueueFull` when too much waits there. The
+        future has `Moved`, too, when the partition moved before the work was begun: submit it again, then.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._put(self._served(entity), Item(entity, work, future))
+        return future
+
+    async def wait_owned(self, count: int, *, within: float) -> None:
+        """Return when this member serves so many partitions; for start-up, and for tests."""
+        give_up_at = time.monotonic() + check_wait(within, what="within")
+        while len(self.owned) < count:
+            if time.monotonic() >= give_up_at:
+                raise LeaseholdError(
+                    f"{len(self.owned)} and not {count} partitions are owned after {within:g} s"
+                    + (f"; {self.trouble}" if self.trouble else "")
+                )
+            await asyncio.sleep(SHORT_PAUSE)
+
+    async def serve(
+        self, inbox: AsyncInbox, handle: AsyncHandler, *, until: asyncio.Event, every: float = 0.05
+    ) -> None:
+        """Handle what is put into an inbox for the partitions of this member, in order, until `until` is set."""
+        from leasehold.patterns.partitions.inbox import AsyncFeed
+
+        feed = AsyncFeed(inbox, handle)
+        feeding: dict[int, asyncio.Future[None]] = {}
+        while not until.is_set():
+            for number in [number for number, future in feeding.items() if future.done()]:
+                feed.look_at(feeding.pop(number))
+            for number in await inbox.waiting():
+                owned = self._crew.mine.get(number)
+                if owned is not None and owned.serves and number not in feeding:
+                    feeding[number] = asyncio.get_running_loop().create_future()
+                    self._put_if_served(owned, Item(f"partition {number}", feed.work, feeding[number]))
+            try:
+                async with asyncio.timeout(every):
+                    await until.wait()
+            except TimeoutError:
+                continue
+
+    def _put_if_served(self, owned: Owned, item: Item) -> None:
+        try:
+            self._put(owned, item)
+        except LeaseholdError as error:
+            item.hand_back(error)
+
+    def _put(self, owned: Owned, item: Item) -> None:
+        if owned.put(item):
+            self._start(owned)
+
+    def _start(self, owned: Owned) -> None:
+        task = asyncio.create_task(self._run(owned))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _run(self, owned: Owned) -> None:
+        """Run items as long as there are some."""
+        while (item := owned.next()) is not None:
+            try:
+                result = await item.work(Writer(owned, item.entity))
+            except BaseException as error:
+                if not item.future.done():
+                    item.future.set_exception(
+                        error if isinstance(error, Exception) else LeaseholdError(f"the work ended with {error!r}")
+                    )
+                if not isinstance(error, Exception):
+                    raise
+            else:
+                if not item.future.done():
+                    item.future.set_result(result)
+            await asyncio.sleep(0)
+        if owned.closing is not None:
+            self._wake.set()
+
+    def _open(self, number: int, lease: AsyncLease) -> Owned:
+        owned, warm = Owned(self._entities.group, number, lease, self._settings.most_queued), self._settings.warm
+
+        async def work(writer: Writer) -> None:
+            try:
+                if warm is not None:
+                    await warm(writer)
+            except BaseException:
+                owned.could_not_be_warmed()
+                raise
+
+        if warm is not None:
+            self._put(owned, Item("", work, _logged()))
+        return owned
+
+    def _close_one(self, owned: Owned, why: str) -> None:
+        last = None
+        if self._settings.cool is not None and not owned.failed:
+            last = Item("", self._settings.cool, _logged())
+        if owned.close(why, last):
+            self._start(owned)
+
+    async def _look_around(self) -> None:
+        while not self._leaving:
+            self._wake.clear()
+            pause = self._settings.every
+            try:
+                if await self._crew.round():
+                    pause = min(pause, SHORT_PAUSE)
+                self.trouble = None
+            except LeaseholdError as error:
+                self.trouble = error
+                log().warning("%r could not look around, and goes on with what it has: %s", self, error)
+            if not self._leaving:
+                await self._pause(pause)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def __aenter__(self) -> Self:
+        """Join."""
+        await self.join()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave."""
+        await self.leave()
+
+
+def _logged() -> asyncio.Future[Any]:
+    """For work that nobody waits for."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.add_done_callback(_log_failure)
+    return future
+
+
+def _log_failure(future: asyncio.Future[Any]) -> None:
+    error = None if future.cancelled() else future.exception()
+    if error is not None and not isinstance(error, Moved):
+        log().error("warming or cooling a partition failed", exc_info=error)

@@ -1,0 +1,247 @@
+"""Messages wait in order, are handled by the owner of their partition, and leave only by the hand of the latest one."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sqlite3
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import pymysql
+import pytest
+import redis
+from tests.support.mariadb_server import PASSWORD
+
+from leasehold import AsyncLeasehold, Leasehold, Misuse, StaleToken
+from leasehold.patterns.partitions import (
+    AsyncPartitions,
+    Entities,
+    Inbox,
+    InThreads,
+    Message,
+    Partitions,
+    QueueFull,
+    RedisInbox,
+    SqlInbox,
+    Writer,
+)
+
+COUNT = 8
+PATIENT = 30.0
+ORDERS = Entities("orders", COUNT)
+KINDS = ["sqlite", "postgres", "mariadb", "redis"]
+
+
+class Place(NamedTuple):
+    """Where an inbox is kept, and how to reach the same database for work of one's own."""
+
+    make: Callable[..., Inbox]
+    connect: Callable[[], Any] | None = None
+
+
+def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if kind == "redis":
+        client = redis.Redis(port=request.getfixturevalue("redis_server").port)
+        request.addfinalizer(client.close)
+        orders = Entities(f"orders-{secrets.token_hex(8)}", COUNT)
+        return Place(lambda **terms: RedisInbox(orders, client, **terms))
+    on: Path | Callable[[], Any] = tmp_path / "app.db"
+    connect: Callable[[], Any] = lambda: sqlite3.connect(tmp_path / "app.db", timeout=PATIENT)  # noqa: E731
+    if kind == "postgres":
+        url = request.getfixturevalue("postgres_server").url
+        on = connect = lambda: psycopg.connect(url)
+    elif kind == "mariadb":
+        port = request.getfixturevalue("mariadb_server").port
+        on = connect = lambda: pymysql.connect(
+            host="127.0.0.1", port=port, user="leasehold", password=PASSWORD, database="leasehold"
+        )
+    table = f"inbox_{secrets.token_hex(8)}"
+
+    def make(**terms: Any) -> SqlInbox:
+        inbox = SqlInbox(ORDERS, on, table=table, **terms)
+        request.addfinalizer(inbox.close)
+        inbox.create()
+        return inbox
+
+    return Place(make, connect)
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return place_of(request.param, request, tmp_path)
+
+
+@pytest.fixture(params=KINDS[:3])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return place_of(request.param, request, tmp_path)
+
+
+def test_messages_come_in_the_order_in_which_they_were_put(place: Place) -> None:
+    inbox = place.make()
+    assert inbox.waiting() == []
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda name: [inbox.put(name, number) for number in range(25)], "abcd"))
+    seen: dict[str, list[int]] = defaultdict(list)
+    for partition in inbox.waiting():
+        messages = inbox.take(partition, 7, most=1000)
+        assert [message.seq for message in messages] == list(range(1, len(messages) + 1))
+        for message in messages:
+            seen[message.entity].append(message.payload)
+            inbox.acknowledge(message, 7)
+            inbox.acknowledge(message, 7)  # once more, as after an answer that was lost
+        assert inbox.take(partition, 7) == []
+    assert seen == {name: list(range(25)) for name in "abcd"}
+    assert inbox.waiting() == []
+
+
+def test_a_stale_owner_can_neither_read_nor_acknowledge(place: Place) -> None:
+    inbox = place.make()
+    inbox.put("a", {"text": "Größe \u2028 %s :x ?"})
+    [partition] = inbox.waiting()
+    [message] = inbox.take(partition, 7)
+    [again] = inbox.take(partition, 8)
+    for refused in (
+        lambda: inbox.take(partition, 7),
+        lambda: inbox.acknowledge(message, 7),
+        lambda: inbox.fail(message, 7, "planted"),
+    ):
+        with pytest.raises(StaleToken):
+            refused()
+    assert (again.payload, again.entity, again.tries) == ({"text": "Größe \u2028 %s :x ?"}, "a", 0)
+    inbox.acknowledge(again, 8)
+    assert inbox.take(partition, 8) == []
+
+
+def test_an_inbox_has_a_bound_and_says_so(place: Place) -> None:
+    inbox = place.make(most_waiting=3)
+    for number in range(3):
+        inbox.put("a", number)
+    with pytest.raises(QueueFull, match="3 wait already in partition"):
+        inbox.put("a", 3)
+    [partition] = inbox.waiting()
+    inbox.acknowledge(inbox.take(partition, 7)[0], 7)
+    assert inbox.put("a", 3) == 4
+
+
+def test_a_message_that_fails_is_tried_again_put_aside_and_swept(place: Place) -> None:
+    inbox = place.make(most_tries=2)
+    inbox.put("a", "bad")
+    inbox.put("a", "good")
+    [partition] = inbox.waiting()
+    assert not inbox.fail(inbox.take(partition, 7)[0], 7, "first\nerror")
+    bad = inbox.take(partition, 7)[0]
+    assert (bad.payload, bad.tries) == ("bad", 1)
+    assert inbox.fail(bad, 7, "second error")
+    good = inbox.take(partition, 7)[0]
+    assert (good.payload, good.tries) == ("good", 0)
+    inbox.acknowledge(good, 7)
+    assert inbox.waiting() == []
+    assert inbox.parked() == [(partition, 1, "a", "bad", "second error")]
+    assert inbox.sweep(older_than=3600) == 0
+    assert inbox.sweep(older_than=0) == 1
+    assert inbox.parked() == []
+
+
+def test_what_is_no_json_or_too_large_is_refused(place: Place) -> None:
+    inbox = place.make()
+    for wrong in (object(), float("nan"), {1j}):
+        with pytest.raises(Misuse, match="no JSON"):
+            inbox.put("a", wrong)
+    with pytest.raises(Misuse, match="at most"):
+        inbox.put("a", "x" * 300_000)
+    assert inbox.waiting() == []
+
+
+def test_put_and_acknowledge_can_be_part_of_ones_own_transaction(database: Place) -> None:
+    inbox = database.make()
+    assert isinstance(inbox, SqlInbox)
+    assert database.connect is not None
+    connection = database.connect()
+    inbox.put_on(connection, "a", "rolled back")
+    connection.rollback()
+    assert inbox.waiting() == []
+    inbox.put_on(connection, "a", "committed")
+    connection.commit()
+    [partition] = inbox.waiting()
+    [message] = inbox.take(partition, 7)
+    inbox.acknowledge_on(connection, message, 7)
+    connection.rollback()
+    assert [one.payload for one in inbox.take(partition, 7)] == ["committed"]
+    inbox.acknowledge_on(connection, message, 7)
+    connection.commit()
+    assert inbox.take(partition, 8) == []
+    with pytest.raises(StaleToken):
+        inbox.acknowledge_on(connection, message, 7)
+    connection.close()
+
+
+def test_members_handle_everything_once_and_in_order_while_they_come_and_go(place: Place, tmp_path: Path) -> None:
+    """No lease is lost here, so each message is handled exactly once."""
+    inbox, handled, until = place.make(), defaultdict[str, list[int]](list), threading.Event()
+    names = [f"customer-{number}" for number in range(12)]
+    failed: set[str] = set()
+
+    def handle(writer: Writer, message: Message) -> None:
+        assert writer.entity == message.entity
+        if message.payload == 5 and message.entity not in failed:
+            failed.add(message.entity)
+            raise OSError("planted")
+        handled[message.entity].append(message.payload)
+
+    def serve(member: Partitions) -> threading.Thread:
+        thread = threading.Thread(target=member.serve, args=(inbox, handle), kwargs={"until": until})
+        thread.start()
+        return thread
+
+    def put(count: range) -> None:
+        for number in count:
+            for name in names:
+                inbox.put(name, number)
+
+    with (
+        Leasehold(tmp_path / "leases.db") as locks,
+        Leasehold(tmp_path / "leases.db", label="two") as others,
+        Partitions(locks, ORDERS, every=0.1) as one,
+    ):
+        threads = [serve(one)]
+        put(range(10))
+        with Partitions(others, ORDERS, every=0.1) as two:
+            threads.append(serve(two))
+            put(range(10, 20))
+            two.wait_owned(COUNT // 2, within=PATIENT)
+            put(range(20, 30))
+        put(range(30, 40))
+        give_up_at = time.monotonic() + PATIENT
+        while inbox.waiting() and time.monotonic() < give_up_at:
+            time.sleep(0.02)
+        until.set()
+        for thread in threads:
+            thread.join(PATIENT)
+    assert handled == {name: list(range(40)) for name in names}
+    assert failed == set(names)
+
+
+def test_async_members_handle_messages(place: Place, tmp_path: Path) -> None:
+    async def main() -> None:
+        inbox, handled, until = InThreads(place.make()), list[object](), asyncio.Event()
+
+        async def handle(writer: Writer, message: Message) -> None:
+            handled.append(message.payload)
+            if len(handled) == 20:
+                until.set()
+
+        async with AsyncLeasehold(tmp_path / "leases.db") as locks, AsyncPartitions(locks, ORDERS, every=0.1) as only:
+            for number in range(20):
+                await inbox.put("a", number)
+            await asyncio.wait_for(only.serve(inbox, handle, until=until), PATIENT)
+        assert await inbox.waiting() == []
+        assert handled == list(range(20))
+
+    asyncio.run(main())
