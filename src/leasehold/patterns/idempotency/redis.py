@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown, quoted
 from leasehold.patterns.idempotency.records import Change, Claim, Record
+from leasehold.patterns.notes import Note, note_id
 
 _BEGIN: Final = """
 local time = redis.call('TIME')
@@ -55,6 +56,28 @@ redis.call('HSET', KEYS[1], 'state', 'released', 'result', '')
 return 1
 """
 )
+NOTE: Final = """
+local time = redis.call('TIME')
+local kept = redis.call('HMGET', KEYS[1], 'version', 'text')
+return {kept[1] or '0', kept[2] or '', time[1], time[2]}
+"""
+SET_NOTE: Final = """
+local version = redis.call('HGET', KEYS[1], 'version') or '0'
+if version ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'version', string.format('%.0f', version + 1), 'text', ARGV[2])
+return 1
+"""
+
+
+def note_key(name: str) -> str:
+    """Where a note is kept."""
+    return f"lhn:{{{note_id(name)}}}"
+
+
+def note_of(answer: list[Any]) -> Note:
+    """What the script `NOTE` has found."""
+    version, text, seconds, micros = (one.decode() if isinstance(one, bytes) else str(one) for one in answer)
+    return Note(int(version), text, int(seconds) + int(micros) / 1e6)
 
 
 def _key(claim: Claim) -> str:
@@ -91,6 +114,7 @@ class RedisKeys:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._claim, self._change, self._forget = map(client.register_script, (_CLAIM, _CHANGE, _FORGET))
+        self._note, self._set_note = map(client.register_script, (NOTE, SET_NOTE))
 
     async def claim(self, claim: Claim) -> Record:
         """See `Store`."""
@@ -106,6 +130,14 @@ class RedisKeys:
 
     def _ask(self, script: Any, claim: Claim, arguments: tuple[object, ...]) -> Any:
         return self._guarded(lambda: script(keys=[_key(claim)], args=arguments))
+
+    async def note(self, name: str) -> Note:
+        """See `Notes`."""
+        return note_of(self._guarded(lambda: self._note(keys=[note_key(name)])))
+
+    async def set_note(self, name: str, version: int, text: str) -> bool:
+        """See `Notes`."""
+        return bool(self._guarded(lambda: self._set_note(keys=[note_key(name)], args=(version, text))))
 
     @staticmethod
     def _guarded(request: Callable[[], Any]) -> Any:
@@ -136,6 +168,7 @@ class AsyncRedisKeys:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._claim, self._change, self._forget = map(client.register_script, (_CLAIM, _CHANGE, _FORGET))
+        self._note, self._set_note = map(client.register_script, (NOTE, SET_NOTE))
 
     async def claim(self, claim: Claim) -> Record:
         """See `Store`."""
@@ -151,6 +184,14 @@ class AsyncRedisKeys:
 
     async def _ask(self, script: Any, claim: Claim, arguments: tuple[object, ...]) -> Any:
         return await self._guarded(lambda: script(keys=[_key(claim)], args=arguments))
+
+    async def note(self, name: str) -> Note:
+        """See `Notes`."""
+        return note_of(await self._guarded(lambda: self._note(keys=[note_key(name)])))
+
+    async def set_note(self, name: str, version: int, text: str) -> bool:
+        """See `Notes`."""
+        return bool(await self._guarded(lambda: self._set_note(keys=[note_key(name)], args=(version, text))))
 
     @staticmethod
     async def _guarded(request: Callable[[], Awaitable[Any]]) -> Any:

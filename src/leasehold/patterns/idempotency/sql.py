@@ -19,6 +19,7 @@ from leasehold.errors import Misuse, quoted
 from leasehold.fences.sql_handles import async_handle, blocking_handle
 from leasehold.fences.sql_rule import Answer, Ask
 from leasehold.patterns.idempotency.records import Change, Claim, Record
+from leasehold.patterns.notes import Note, NoteSql
 
 T = TypeVar("T")
 Steps = Generator[Ask, Answer, T]
@@ -47,6 +48,7 @@ class Sql:
 
     def __init__(self, dialect: str, table: str) -> None:
         now = _NOW[dialect]
+        self.notes = NoteSql(dialect, table, now)
         words = {"table": table, "now": now, "text": _TEXT[dialect], "greatest": _GREATEST[dialect]}
         self.create = _CREATE.format(**words)
         self._now = f"SELECT {now}"
@@ -236,6 +238,24 @@ class SqlKeys:
         handle = _handle(connection)
         return _drive(handle, Sql(handle.dialect, self._table).token(claim))
 
+    async def note(self, name: str) -> Note:
+        """See `Notes`."""
+        return self._perform(lambda sql: sql.notes.note(name))
+
+    async def set_note(self, name: str, version: int, text: str) -> bool:
+        """See `Notes`."""
+        return self._perform(lambda sql: sql.notes.set_note(name, version, text))
+
+    async def note_on(self, connection: Any, name: str) -> Note:
+        """Read a note in the transaction that is open on the caller's own connection, and let nobody change it."""
+        handle = _handle(connection)
+        return _drive(handle, Sql(handle.dialect, self._table).notes.note(name, locked=True))
+
+    async def set_note_on(self, connection: Any, name: str, version: int, text: str) -> bool:
+        """Write a note in the transaction that is open on the caller's own connection."""
+        handle = _handle(connection)
+        return _drive(handle, Sql(handle.dialect, self._table).notes.set_note(name, version, text))
+
     def close(self) -> None:
         """Close connections; they are made again when needed."""
         while self._idle:
@@ -311,6 +331,24 @@ class InThreads:
     async def now(self) -> float:
         """See `Store`."""
         return await asyncio.to_thread(self._store._perform, lambda sql: sql.now())
+
+    async def note(self, name: str) -> Note:
+        """See `Notes`."""
+        return await asyncio.to_thread(self._store._perform, lambda sql: sql.notes.note(name))
+
+    async def set_note(self, name: str, version: int, text: str) -> bool:
+        """See `Notes`."""
+        return await asyncio.to_thread(self._store._perform, lambda sql: sql.notes.set_note(name, version, text))
+
+    async def note_on(self, connection: Any, name: str) -> Note:
+        """Read a note in the transaction that is open on the caller's own async connection."""
+        handle = async_handle(connection)
+        return await _drive_async(handle, Sql(handle.dialect, self._store._table).notes.note(name, locked=True))
+
+    async def set_note_on(self, connection: Any, name: str, version: int, text: str) -> bool:
+        """Write a note in the transaction that is open on the caller's own async connection."""
+        handle = async_handle(connection)
+        return await _drive_async(handle, Sql(handle.dialect, self._store._table).notes.set_note(name, version, text))
 
     async def pause(self, seconds: float) -> None:
         """See `Store`."""
