@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -29,6 +30,19 @@ class Terms:
     ttl: float
     wait: float
     permits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A write that was computed, mostly from what was read before."""
+
+    kind: str
+    key: str
+    value: Any
+    work: Work[object]
+    """Puts it into the cells."""
+    after: Any = None
+    """What it builds on."""
 
 
 class Grip:
@@ -157,20 +171,30 @@ class Hand:
 
     # Locks
 
-    @contextlib.contextmanager
-    def holding(self, name: str, mode: Mode = "exclusive") -> Iterator[Grip | None]:
+    def holding(self, name: str, mode: Mode = "exclusive") -> AbstractContextManager[Grip | None]:
         """Hold a lock for as long as the block, or None where it was not granted."""
-        grip = Grip(self._record, name, self.next_op())
-        asked = {"mode": mode, **({"permits": self.terms.permits} if mode == "permit" else {})}
         terms = self.terms
 
-        def take() -> list[Held] | None:
-            held = self.subject.take(
+        def take(grip: Grip) -> Held | None:
+            return self.subject.take(
                 name, ttl=terms.ttl, wait=terms.wait, told=grip.told, mode=mode, permits=terms.permits
             )
+
+        return self.holding_by(take, name, mode)
+
+    @contextlib.contextmanager
+    def holding_by(
+        self, take: Callable[[Grip], Held | None], name: str, mode: Mode = "exclusive"
+    ) -> Iterator[Grip | None]:
+        """Hold what `take` takes for as long as the block, or None where it was not granted."""
+        grip = Grip(self._record, name, self.next_op())
+        asked = {"mode": mode, **({"permits": self.terms.permits} if mode == "permit" else {})}
+
+        def take_one() -> list[Held] | None:
+            held = take(grip)
             return None if held is None else [held]
 
-        with self._asked([grip], take, asked) as granted:
+        with self._asked([grip], take_one, asked) as granted:
             yield grip if granted else None
 
     @contextlib.contextmanager
@@ -269,12 +293,10 @@ class Hand:
         self._note_request("got", replace(request, value=value), lease=grip.op)
         return True, value
 
-    def write(
-        self, grip: Grip, side: Side, kind: str, key: str, *, value: Any, after: Any = None, work: Work[object]
-    ) -> bool:
+    def write(self, grip: Grip, side: Side, change: Change) -> bool:
         """Write; whether it was allowed."""
-        request = self._request(grip, side, kind, key, value=value, after=after)
-        return self.carry_out(request, lambda: self.resource.write(request, work), lease=grip.op)
+        request = self._request(grip, side, change.kind, change.key, value=change.value, after=change.after)
+        return self.carry_out(request, lambda: self.resource.write(request, change.work), lease=grip.op)
 
     def carry_out(self, request: Request, work: Callable[[], object], *, lease: int = 0, **answered: Any) -> bool:
         """Record a write of any kind around what does it; whether it was allowed."""
@@ -297,7 +319,6 @@ class Hand:
     def _note_request(self, kind: Kind, request: Request, **more: Any) -> None:
         detail = {"kind": request.kind, "key": request.key, "value": request.value, "after": request.after}
         said = {name: value for name, value in detail.items() if value is not None}
-        # As `Event` has a kind of its own, details are not given by keyword.
         self._record.event(
             kind,
             name=request.name,

@@ -122,7 +122,10 @@ class Resource:
         return self._decided(request, checked, work)
 
     def write_checked_by(self, request: Request, work: Work[T]) -> T:
-        """Write where the work itself makes sure, in the same transaction, that it may; it raises `StaleToken`."""
+        """Write where the work itself makes sure, in the same transaction, that it may; it raises `StaleToken`.
+
+        Such a request has no token: what the work compares is between it and its own store.
+        """
         return self._decided(request, nullcontext(), work)
 
     def announce(self, request: Request) -> bool:

@@ -1,0 +1,309 @@
+"""A run: workers are started, faults strike by a schedule that a seed gives, everything settles, judges look at it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from leasehold import Capability, Facts, Leasehold
+from leasehold.chaos.addresses import addresses, no_proxies, with_addresses
+from leasehold.chaos.checkers import judge
+from leasehold.chaos.checkers.gaps import BOUNDS, USUAL
+from leasehold.chaos.checkers.verdict import Verdict
+from leasehold.chaos.crew import Crew
+from leasehold.chaos.faults import FAULTS
+from leasehold.chaos.faults.workers import NO_PROXY
+from leasehold.chaos.history import RUN, Event, Recorder, merged
+from leasehold.chaos.marks import Marks
+from leasehold.chaos.resource import Resource
+from leasehold.chaos.run_info import RunInfo
+from leasehold.chaos.schedule import How, Strike, strikes
+from leasehold.chaos.servers.shim import shim
+from leasehold.chaos.site import Fault, Server, Site
+from leasehold.chaos.subjects import offer_of
+from leasehold.chaos.worker import MARKS_FILE, RESOURCE_FILE, Settings
+from leasehold.chaos.workloads import WORKLOADS, Workload
+from leasehold.errors import Misuse, NotSupported, quoted
+from leasehold.testing.proxy import Proxy
+
+LOOKS_EVERY: Final = 0.05
+STARTS_WITHIN: Final = 60.0
+PATIENCE: Final = 15.0
+"""Seconds, and two waits, in which a worker that is told to end has to."""
+Phase = Literal["starting", "breaking things", "settling", "stopping", "judging", "over"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be run."""
+
+    url: str = field(repr=False)
+    workload: str = "register"
+    faults: tuple[str, ...] = ()
+    how: How = "alone"
+    subject: str = "leasehold"
+    seed: int = 0
+    seconds: float = 30.0
+    ttl: float = 2.0
+    wait: float = 4.0
+    workers: int = 5
+    permits: int = 2
+    command: str = ""
+    """Repeats the run; it is only passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run."""
+
+    info: RunInfo
+    history: list[Event]
+    verdicts: list[Verdict]
+    struck: dict[str, int]
+    """How often each fault struck; those that never had their turn are there with 0."""
+
+    @property
+    def violated(self) -> bool:
+        """Whether any claim was."""
+        return any(verdict.status == "violated" for verdict in self.verdicts)
+
+
+class Run:
+    """One run. `go` does it; the rest tells how far it is, from any thread."""
+
+    def __init__(self, plan: Plan, folder: Path, servers: Sequence[Server] = ()) -> None:
+        """Check what can be checked without sending anything; what the run writes is in the folder, which is there."""
+        self._plan, self._folder, self._servers = plan, folder, list(servers)
+        self._workload = WORKLOADS[_known(plan.workload, WORKLOADS, "workload")]
+        for name in plan.faults:
+            _known(name, FAULTS, "fault")
+        self._facts = _facts(plan.url)
+        _check(plan, self._workload, self._facts)
+        self.phase: Phase = "starting"
+        self.began = time.monotonic()
+        self.now_broken: tuple[str, ...] = ()
+        self.struck: Counter[str] = Counter()
+        self.left_out: dict[str, str] = {}
+        self._crew: Crew | None = None
+        self._op = 0
+
+    @property
+    def grants(self) -> dict[str, int]:
+        """How often each worker was granted what it asked for."""
+        return {worker.name: worker.grants for worker in self._crew.workers} if self._crew else {}
+
+    def go(self) -> Outcome:
+        """Do it. Whatever was started is ended when this returns or raises."""
+        with contextlib.ExitStack() as stack:
+            with Leasehold(self._plan.url, label="chaos") as locks:
+                locks.status("chaos")  # an engine that is not there is told at once, not by every worker
+            record = Recorder(self._folder / "events-run.jsonl", RUN, self.began)
+            stack.callback(record.close)
+            resource = Resource(self._folder / RESOURCE_FILE, self.began)
+            stack.callback(resource.close)
+            resource.create()
+            self._workload.prepare(resource)
+            site, crew = self._site(stack)
+            info = self._info(site)
+            record("begin", run={name: value for name, value in asdict(info).items() if name != "guarantee"})
+            self._wait_for_grants(site, crew, STARTS_WITHIN)
+            self._break_things(site, crew, record, info)
+            self._settle(site, crew, record, info)
+            self.phase = "stopping"
+            hung = crew.stop(within=PATIENCE + 2 * self._plan.wait)
+            self._read_all(resource, record)
+            record("end", hung=hung)
+            self.phase = "judging"
+            files = [path for worker in crew.workers for path in worker.histories()]
+            history = sorted(
+                [*merged([*files, self._folder / "events-run.jsonl"]), *resource.log()], key=lambda event: event.at
+            )
+        outcome = Outcome(info, history, judge(history, info), {name: self.struck[name] for name in info.faults})
+        self.phase = "over"
+        return outcome
+
+    # Setting up
+
+    def _site(self, stack: contextlib.ExitStack) -> tuple[Site, Crew]:
+        plan = self._plan
+        marks = Marks(self._folder / MARKS_FILE, plan.workers)
+        stack.callback(marks.close)
+        crew = self._crew = Crew(marks)
+        namespace = f"chaos-{secrets.token_hex(4)}"
+        clock = shim(self._folder, "workers") if any(name.startswith("client-clock") for name in plan.faults) else None
+        each = [] if no_proxies(plan.url) else addresses(plan.url)
+        proxies = [self._proxy(stack, host, port) for _ in range(plan.workers) for host, port in each]
+        stack.callback(crew.kill)
+        for number in range(plan.workers):
+            mine = proxies[number * len(each) : (number + 1) * len(each)]
+            url = with_addresses(plan.url, [f"{proxy.host}:{proxy.port}" for proxy in mine]) if mine else plan.url
+            settings = Settings(
+                name=f"w{number + 1}",
+                number=number,
+                life=0,
+                folder=str(self._folder),
+                began=self.began,
+                parent=os.getpid(),
+                workers=plan.workers,
+                url=url,
+                namespace=namespace,
+                subject=plan.subject,
+                workload=plan.workload,
+                ttl=plan.ttl,
+                wait=plan.wait,
+                permits=plan.permits,
+                seed=plan.seed,
+            )
+            crew.add(settings, clock.environment if clock else {})
+        site = Site(
+            plan.url,
+            plan.ttl,
+            [*crew.workers],
+            proxies,
+            self._servers,
+            random.Random(f"faults/{plan.seed}"),
+            namespace,
+            plan.subject,
+            clock,
+        )
+        return site, crew
+
+    @staticmethod
+    def _proxy(stack: contextlib.ExitStack, host: str, port: int) -> Proxy:
+        proxy = Proxy(host, port)
+        proxy.start()
+        stack.callback(proxy.stop)
+        return proxy
+
+    def _info(self, site: Site) -> RunInfo:
+        plan = self._plan
+        for name in plan.faults:
+            reason = FAULTS[name]().missing(site)
+            if reason is not None:
+                why = no_proxies(plan.url) if reason == NO_PROXY else None
+                self.left_out[name] = why or reason
+        faults = tuple(name for name in plan.faults if name not in self.left_out)
+        if plan.faults and not faults:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.left_out.items())
+            raise Misuse(f"none of these faults can be made here: {reasons}")
+        return RunInfo(
+            engine=self._facts.engine,
+            address=self._facts.address,
+            subject=plan.subject,
+            workload=plan.workload,
+            faults=faults,
+            seed=plan.seed,
+            seconds=plan.seconds,
+            ttl=plan.ttl,
+            workers=plan.workers,
+            command=plan.command,
+            wait=plan.wait,
+            permits=plan.permits if self._workload.mode == "permit" else 1,
+            pauses_holders=any(FAULTS[name].pauses_holders for name in faults),
+            left_out=dict(self.left_out),
+            guarantee=self._facts.guarantee if plan.subject == "leasehold" else None,
+        )
+
+    # Running
+
+    def _wait_for_grants(self, site: Site, crew: Crew, within: float) -> bool:
+        """Wait until each worker was granted something from now on; whether that happened in time."""
+        before = [worker.grants for worker in crew.workers]
+        give_up_at = time.monotonic() + within
+        while any(worker.grants <= count for worker, count in zip(crew.workers, before, strict=True)):
+            if time.monotonic() > give_up_at:
+                return False
+            self._pause(LOOKS_EVERY, site, crew)
+        return True
+
+    def _pause(self, seconds: float, site: Site, crew: Crew) -> None:
+        give_up_at = time.monotonic() + seconds
+        while (left := give_up_at - time.monotonic()) > 0:
+            crew.check(site.struck)
+            time.sleep(min(left, LOOKS_EVERY))
+
+    def _break_things(self, site: Site, crew: Crew, record: Recorder, info: RunInfo) -> None:
+        plan = self._plan
+        self.phase = "breaking things"
+        over_at = time.monotonic() + plan.seconds
+        for strike in strikes(info.faults, plan.how, seed=plan.seed, ttl=plan.ttl):
+            left = over_at - time.monotonic()
+            self._pause(min(strike.calm, left), site, crew)
+            if strike.calm >= left:
+                return
+            with self._struck(strike, site, record) as lasts:
+                self._pause(lasts, site, crew)
+        self._pause(over_at - time.monotonic(), site, crew)
+
+    @contextlib.contextmanager
+    def _struck(self, strike: Strike, site: Site, record: Recorder) -> Iterator[float]:
+        """Have faults strike, and mended at the end of the block; for how long they are to last."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(setattr, self, "now_broken", ())
+            for name in strike.faults:
+                fault: Fault = FAULTS[name]()
+                self._op += 1
+                stack.callback(self._mend, fault, self._op, site, record)
+                detail = fault.strike(site)
+                record.event("fault", name="", op=self._op, token=None, detail={"fault": name, **detail})
+                self.struck[name] += detail.get("at") is not None
+                self.now_broken = (*self.now_broken, name)
+            yield max(FAULTS[name].lasts for name in strike.faults) * self._plan.ttl * strike.stretch
+
+    @staticmethod
+    def _mend(fault: Fault, op: int, site: Site, record: Recorder) -> None:
+        fault.mend(site)
+        record("fault over", op=op, fault=fault.name)
+
+    def _settle(self, site: Site, crew: Crew, record: Recorder, info: RunInfo) -> None:
+        self.phase = "settling"
+        record("settled")
+        lapse, slack = BOUNDS.get(info.engine, USUAL)
+        self._wait_for_grants(site, crew, lapse * info.ttl + slack + info.wait + PATIENCE)
+
+    def _read_all(self, resource: Resource, record: Recorder) -> None:
+        for final in self._workload.final(resource):
+            detail = {"resource": final.side, "kind": final.kind, "key": final.key, "value": final.value, "final": True}
+            record.event("got", name=final.key, op=0, token=None, detail={**detail, **final.more})
+
+
+def run(plan: Plan, folder: Path, servers: Sequence[Server] = ()) -> Outcome:
+    """Do a whole run."""
+    return Run(plan, folder, servers).go()
+
+
+def _known(name: str, table: Mapping[str, object], what: str) -> str:
+    if name not in table:
+        raise Misuse(f"there is no {what} {quoted(name)}; there are {', '.join(table)}")
+    return name
+
+
+def _facts(url: str) -> Facts:
+    with Leasehold(url) as locks:
+        return locks.facts
+
+
+def _check(plan: Plan, workload: Workload, facts: Facts) -> None:
+    """Raise what is wrong with a plan, before anything is started."""
+    needed = {"shared": Capability.SHARED, "permit": Capability.PERMITS}.get(workload.mode)
+    if needed is not None and needed not in facts.capabilities:
+        raise NotSupported(
+            f"the workload {workload.name} needs what the {facts.engine} engine cannot do: {needed.value}"
+        )
+    offered = offer_of(plan.subject)
+    if workload.mode not in offered.modes or (workload.several and not offered.several):
+        raise NotSupported(f"the workload {workload.name} needs locks that {plan.subject} has not")
+    if workload.only_leasehold and plan.subject != "leasehold":
+        raise NotSupported(f"the workload {workload.name} is about a pattern of Leasehold; {plan.subject} has no such")
+    if plan.ttl < facts.least_ttl:
+        raise Misuse(f"on the {facts.engine} engine a TTL is at least {facts.least_ttl:g} s, not {plan.ttl:g} s")
+    if plan.workers < 2:
+        raise Misuse("it takes two workers at least to get in each other's way")
