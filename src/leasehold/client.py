@@ -24,7 +24,7 @@ from leasehold.core.engine import Engine, EngineFamily, Facts, NameStatus
 from leasehold.core.worlds import run_blocking
 from leasehold.desk import Desk
 from leasehold.errors import Misuse, quoted
-from leasehold.keeping import importing, log
+from leasehold.keeping import importing
 from leasehold.lock import AsyncLock, AsyncSeveral, Lock, Several
 from leasehold.names import check_name, check_namespace
 from leasehold.opening import open_family
@@ -97,15 +97,7 @@ class _Client(ABC):
         return self._desk.engine.world.now() + self._request_timeout
 
     def _note_force_release(self, name: str, because: str, token: int) -> None:
-        if watching.watchers:
-            watching.broken(self.facts, name, because, token)
-        log().warning(
-            "force release of %s by %s because %s; its next token is above %d",
-            ascii(name),
-            self._desk.about,
-            ascii(because),
-            token,
-        )
+        watching.broken(self.facts, name, token, self._desk.about, because)
 
     def _forked(self) -> None:
         self._opening = threading.Lock()

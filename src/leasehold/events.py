@@ -84,6 +84,8 @@ class Broken(NamedTuple):
 
     about: About
     token: int
+    """One above all that were granted."""
+    who: str
     because: str
 
 
@@ -153,3 +155,16 @@ EVENTS: tuple[type[Event], ...] = (
     Granted, GaveUp, Failed, Renewed, Released, Lost, Broken, Crowded,
     Refused, Tried, Conflicting, Keyed, Elected, Resigned,
 )  # fmt: skip
+
+
+def name_of(event: Event) -> str:
+    """The name of an event in logs and traces, such as ``granted`` or ``gave_up``."""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in type(event).__name__).lstrip("_")
+
+
+def fields(event: Event) -> dict[str, str | int | float | bool | None]:
+    """An event as flat data with stable names, its own name first."""
+    flat: dict[str, str | int | float | bool | None] = {"event": name_of(event)}
+    for key, value in event._asdict().items():
+        flat.update(value._asdict() if isinstance(value, About) else {key: value})
+    return flat

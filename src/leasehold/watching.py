@@ -135,23 +135,25 @@ def not_renewed(facts: Facts, held: Held, error: LeaseholdError | None) -> None:
     note(Failed(_about(facts, held.want), "renew", why, 0.0))
 
 
-def broken(facts: Facts, name: str, because: str, token: int) -> None:
-    """An operator released a name by force."""
+def broken(facts: Facts, name: str, token: int, who: str, because: str) -> None:
+    """An operator released a name by force. This is said even when nobody watches."""
     from leasehold.events import About, Broken
 
-    note(Broken(About(facts.engine, facts.address, name, "exclusive"), token, because))
+    event = Broken(About(facts.engine, facts.address, name, "exclusive"), token, who, because)
+    _say(event, f"force release of {name!a} by {who} because {because!a}; its next token is above {token}")
+    note(event)
 
 
 def crowded(facts: Facts, want: Want, crowd: Crowd, now: float) -> None:
     """Callers spend much of their time waiting for one lock. This is said even when nobody watches."""
     from leasehold.contention import advice
     from leasehold.events import Crowded
-    from leasehold.keeping import log
 
     within = now - crowd.since
     told = advice(want.name, crowd.waits, crowd.seconds, within)
-    log().warning("%s", told)
-    note(Crowded(_about(facts, want), crowd.waits, crowd.seconds, within, told))
+    event = Crowded(_about(facts, want), crowd.waits, crowd.seconds, within, told)
+    _say(event, told)
+    note(event)
 
 
 def refused(error: E) -> E:
@@ -200,10 +202,18 @@ def resigned(name: str, token: int, why: str) -> None:
 def conflicting(function: str, attempts: int, conflicts: int, advice: str) -> None:
     """Many attempts of a function are in vain. This is said even when nobody watches."""
     from leasehold.events import Conflicting
+
+    event = Conflicting(function, attempts, conflicts, advice)
+    _say(event, f"{quoted(function)}: {advice}")
+    note(event)
+
+
+def _say(event: Event, text: str) -> None:
+    """Log what people have to know, with the event's fields for formatters that want them."""
+    from leasehold.events import fields
     from leasehold.keeping import log
 
-    log().warning("%s: %s", quoted(function), advice)
-    note(Conflicting(function, attempts, conflicts, advice))
+    log().warning("%s", text, extra={"leasehold": fields(event)})
 
 
 def _about(facts: Facts, want: Want) -> About:

@@ -152,7 +152,7 @@ def test_a_section_that_fails_does_not_take_the_others_along(
 
 
 def test_there_is_a_section_for_each_name() -> None:
-    assert set(SECTIONS) == {"uncontended", "contended", "idle", "many", "imports", "fencing"}
+    assert set(SECTIONS) == {"uncontended", "contended", "idle", "many", "imports", "fencing", "watching"}
 
 
 # The user's own engine

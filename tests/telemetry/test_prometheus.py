@@ -47,7 +47,7 @@ ONE_OF_EACH: tuple[Event, ...] = (
     Renewed(ABOUT, 7, 29.0),
     Released(ABOUT, 7, 1.0),
     Lost(ABOUT, 7, 31.0, RAN_OUT),
-    Broken(ABOUT, 8, "its host is gone"),
+    Broken(ABOUT, 8, "operator@host:1", "its host is gone"),
     Crowded(ABOUT, 30, 40.0, 20.0, "take another pattern"),
     Refused("account/42", 7, "stale", 8),
     Tried("add", 3, 2, False),

@@ -28,6 +28,7 @@ SECTIONS = {
     "many": "10,000 leases on one keeper, 10,000 waiting tasks: memory, processor, none lost",
     "imports": "`import leasehold` beside `import redis`",
     "fencing": "a write with a fence beside the same write without",
+    "watching": "what metrics cost, and that they cost nothing while nobody watches",
 }
 
 EXAMPLES = """

@@ -21,6 +21,8 @@ from leasehold.errors import EngineError, LeaseholdError, LeaseLost, Misuse, Not
 _VERBS: dict[str, str | None] = {
     "run": None,
     "status": None,
+    "jobs": None,
+    "serve": None,
     "break": None,
     "fence": None,
     "engines": None,
@@ -28,7 +30,9 @@ _VERBS: dict[str, str | None] = {
     "lint": None,
     "explain": None,
     "demo": "leasehold.demo",
+    "chaos": "leasehold.chaos",
     "bench": "leasehold.bench",
+    "monitoring": None,
     "completion": None,
 }
 _FILES = {"break": "breaking"}

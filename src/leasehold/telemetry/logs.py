@@ -1,0 +1,126 @@
+"""Structured logs: one event a line, with stable field names, through the standard logger ``leasehold``.
+
+>>> import logging, pathlib, sys, tempfile, leasehold
+>>> handler = logging.StreamHandler(sys.stdout)
+>>> handler.setFormatter(JsonFormatter())
+>>> print(handler.format(logging.makeLogRecord({"msg": "hello", "created": 0, "name": "leasehold"})))
+{"time": "1970-01-01T00:00:00.000Z", "level": "notset", "logger": "leasehold", "event": "message", "message": "hello"}
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Final, Self, TextIO
+
+from leasehold.errors import quoted
+from leasehold.events import (
+    Broken,
+    Conflicting,
+    Crowded,
+    Elected,
+    Event,
+    Failed,
+    GaveUp,
+    Granted,
+    Keyed,
+    Lost,
+    Refused,
+    Released,
+    Renewed,
+    Resigned,
+    Tried,
+    fields,
+)
+from leasehold.watching import Watch, watch
+
+LEVELS: Final[dict[type[Event], int]] = {
+    Renewed: logging.DEBUG,
+    Tried: logging.DEBUG,
+    Granted: logging.INFO,
+    Released: logging.INFO,
+    GaveUp: logging.INFO,
+    Keyed: logging.INFO,
+    Elected: logging.INFO,
+    Resigned: logging.INFO,
+    Failed: logging.WARNING,
+    Lost: logging.WARNING,
+    Refused: logging.WARNING,
+    Broken: logging.WARNING,
+    Crowded: logging.WARNING,
+    Conflicting: logging.WARNING,
+}
+"""How loud each event is."""
+_SAID_ANYWAY: Final = (Broken, Crowded, Conflicting)
+"""What the library logs by itself, with the same fields, whether anybody watches or not."""
+
+
+class LogWatcher:
+    """Writes each event to the logger ``leasehold``, for ``leasehold.watch``."""
+
+    def __init__(self, logger: logging.Logger | None = None) -> None:
+        self._logger = logger or logging.getLogger("leasehold")
+
+    def __call__(self, event: Event) -> None:
+        """Log an event, unless its level is switched off."""
+        level = LEVELS[type(event)]
+        if isinstance(event, _SAID_ANYWAY) or not self._logger.isEnabledFor(level):
+            return
+        flat = fields(event)
+        told = " ".join(f"{key}={_shown(value)}" for key, value in flat.items() if key != "event")
+        self._logger.log(level, "%s", f"{flat['event']} {told}", extra={"leasehold": flat})
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, in plain ASCII: time, level, logger, event, the event's fields, message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        event: dict[str, object] = getattr(record, "leasehold", None) or {"event": "message"}
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            **event,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+class JsonLogs:
+    """A handler and a watcher at work; it ends with a ``with`` block, or when told to."""
+
+    def __init__(self, stream: TextIO | None, level: int) -> None:
+        self._logger = logging.getLogger("leasehold")
+        self._handler = logging.StreamHandler(stream)
+        self._handler.setFormatter(JsonFormatter())
+        self._before = self._logger.level, self._logger.propagate
+        self._logger.addHandler(self._handler)
+        self._logger.setLevel(level)
+        self._logger.propagate = False
+        self._watch: Watch = watch(LogWatcher(self._logger))
+
+    def stop(self) -> None:
+        """Put the logger back as it was."""
+        self._watch.stop()
+        self._logger.removeHandler(self._handler)
+        level, self._logger.propagate = self._before
+        self._logger.setLevel(level)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_ended: object) -> None:
+        self.stop()
+
+
+def json_logs(stream: TextIO | None = None, *, level: int = logging.INFO) -> JsonLogs:
+    """Write all that Leasehold logs to `stream` (stderr by default) as JSON, one event a line."""
+    return JsonLogs(stream, level)
+
+
+def _shown(value: object) -> str:
+    return quoted(value) if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else str(value)
