@@ -6,14 +6,20 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from tests.fences.guards import AsyncRedisGuard, Guard, RedisGuard, SqliteGuard
+from tests.fences.guards import Guard
+from tests.fences.http_guard import running_service
 from tests.fences.local_server import running
-from tests.fences.sql_guards import AsyncSqlGuard, SqlGuard
+from tests.fences.registry import KINDS, opened
+from tests.fences.sql_guards import SqlGuard
+from tests.fences.store_guards import prepare_aws
+from tests.fences.table_guards import prepare_tables
+from tests.support.etcd_server import running_etcd
 from tests.support.mariadb_server import MariadbServer, running_mariadb
+from tests.support.moto_server import running_moto
 from tests.support.postgres_server import PostgresServer, running_postgres
+from tests.support.zookeeper_server import running_zookeeper
 
 _numbers = itertools.count()
 
@@ -62,19 +68,49 @@ def sql_url_of(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixture
         else:
             url = request.getfixturevalue("sql_server").url
         SqlGuard.prepare(f"core {url}")
+        prepare_tables(f"core {url}")
         return url
 
     return prepared
 
 
-@pytest.fixture
-def fresh_sql(sql_url_of: Callable[[str], str]) -> Callable[[str], Fresh]:
-    """Makes guards that go a way such as "orm postgresql" or "core sqlite asyncio"."""
+@pytest.fixture(scope="session")
+def address_of(
+    tmp_path_factory: pytest.TempPathFactory, url_of: Callable[[str], str], sql_url_of: Callable[[str], str]
+) -> Iterator[Callable[[str], str]]:
+    """Where the resources of a kind of fence are; its server is started when it is first asked for."""
+    with contextlib.ExitStack() as stack:
 
-    def of(way: str) -> Fresh:
-        client, engine, *world = way.split()
-        kind = AsyncSqlGuard if world else SqlGuard
-        return lambda: kind(f"{client} {sql_url_of(engine)}", f"thing:{next(_numbers)}")
+        @functools.cache
+        def address(place: str) -> str:
+            folder = tmp_path_factory.mktemp(place)
+            match place:
+                case "folder":
+                    return str(folder)
+                case "redis" | "valkey":
+                    return url_of(place)
+                case "postgresql" | "mysql" | "sqlite":
+                    return sql_url_of(place)
+                case "http":
+                    return stack.enter_context(running_service(folder))
+                case "etcd":
+                    return stack.enter_context(running_etcd(folder, settings=["--unsafe-no-fsync"])).url
+                case "zookeeper":
+                    return stack.enter_context(running_zookeeper()).url
+                case _:
+                    url = stack.enter_context(running_moto())
+                    prepare_aws(url)
+                    return url
+
+        yield address
+
+
+@pytest.fixture(scope="session")
+def fresh_of(address_of: Callable[[str], str]) -> Callable[..., Fresh]:
+    """Makes guards, of a kind of fence, of resources that nobody has touched."""
+
+    def of(kind: str, *, patience: float = 0.2) -> Fresh:
+        return lambda: opened(kind, address_of(KINDS[kind].place), f"thing:{next(_numbers)}", patience=patience)
 
     return of
 
@@ -85,24 +121,10 @@ def resource() -> str:
     return f"thing:{next(_numbers)}"
 
 
-@pytest.fixture
-def fresh_sqlite(tmp_path: Path) -> Fresh:
-    return lambda: SqliteGuard(tmp_path / f"{next(_numbers)}.db")
-
-
-@pytest.fixture
-def fresh_redis(redis_url: str) -> Fresh:
-    return lambda: RedisGuard(redis_url, f"thing:{next(_numbers)}")
-
-
-@pytest.fixture(params=["sqlite", "redis", "redis asyncio", "valkey", "valkey asyncio"])
-def fresh(request: pytest.FixtureRequest, fresh_sqlite: Fresh, url_of: Callable[[str], str]) -> Fresh:
-    """Makes guards of resources that nobody has touched, for every kind of fence."""
-    engine, _, world = request.param.partition(" ")
-    if engine == "sqlite":
-        return fresh_sqlite
-    kind = AsyncRedisGuard if world else RedisGuard
-    return lambda: kind(url_of(engine), f"thing:{next(_numbers)}")
+@pytest.fixture(params=KINDS)
+def fresh(request: pytest.FixtureRequest, fresh_of: Callable[..., Fresh]) -> Fresh:
+    """The same for every kind of fence."""
+    return fresh_of(request.param)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
@@ -12,13 +12,11 @@ from tests.fences.guards import Guard
 from leasehold.fences import FileFence
 from leasehold.names import HIGHEST_TOKEN
 
-_numbers = itertools.count()
-
 
 class FileGuard(Guard):
-    def __init__(self, folder: Path, resource: str = "thing", *, fresh: bool = False) -> None:
+    def __init__(self, folder: str | Path, resource: str = "thing", *, patience: float = 0.2) -> None:
         super().__init__()
-        self.folder, self.resource = folder, f"{resource}{next(_numbers)}" if fresh else resource
+        self.folder, self.resource = Path(folder), resource
         self.fence = FileFence(folder, jump_limit=HIGHEST_TOKEN)
 
     def _another(self) -> Self:
@@ -26,6 +24,21 @@ class FileGuard(Guard):
 
     def write(self, token: int, value: str, *, once: bool = False, between: Callable[[], object] | None = None) -> None:
         self.fence.write(self.resource, token, value.encode(), once=once)  # one call: there is no between
+
+    def write_past(self, value: str) -> None:
+        """Replace it as carefully as the fence does: synced, and its folder too."""
+        new = self.folder / f"{self.resource}.new"
+        with new.open("wb") as file:
+            file.write(value.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self.folder / self.resource)
+        folder = os.open(self.folder, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+    def floor_size(self) -> int:
+        return len([path for path in self.folder.iterdir() if self.resource in path.name])
 
     def read(self, token: int) -> str | None:
         found = self.fence.read(self.resource, token)

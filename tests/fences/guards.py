@@ -13,6 +13,7 @@ import redis
 import redis.asyncio
 
 from leasehold.fences import AsyncRedisFence, RedisFence, SqliteFence
+from leasehold.fences.redis import floor_key
 from leasehold.names import HIGHEST_TOKEN
 
 T = TypeVar("T")
@@ -44,6 +45,14 @@ class Guard(ABC):
         """Write behind the check; `between` runs after the check and before the write, where there is a between."""
 
     @abstractmethod
+    def write_past(self, value: str) -> None:
+        """The same write by the same client, past the fence; there must have been a fenced one before."""
+
+    @abstractmethod
+    def floor_size(self) -> int:
+        """How much the resource keeps for its floor, in records or bytes."""
+
+    @abstractmethod
     def read(self, token: int) -> str | None:
         """Read behind the check."""
 
@@ -73,9 +82,10 @@ class Guard(ABC):
 
 
 class SqliteGuard(Guard):
-    def __init__(self, path: Path, resource: str = "thing/1", *, patience: float = 0.2) -> None:
+    def __init__(self, folder: str, resource: str = "thing/1", *, patience: float = 0.2) -> None:
         super().__init__()
-        self.path, self.resource, self.patience = path, resource, patience
+        self.folder, self.resource, self.patience = folder, resource, patience
+        path = Path(folder) / "thing.db"
         # Whoever closes it may be another thread than the one that used it.
         self.database = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
         self.database.execute("PRAGMA synchronous = OFF")  # no test here cuts the power
@@ -84,7 +94,7 @@ class SqliteGuard(Guard):
         self.fence.create()
 
     def _another(self) -> Self:
-        return type(self)(self.path, self.resource, patience=self.patience)
+        return type(self)(self.folder, self.resource, patience=self.patience)
 
     def write(self, token: int, value: str, *, once: bool = False, between: Callable[[], object] | None = None) -> None:
         try:
@@ -97,6 +107,15 @@ class SqliteGuard(Guard):
 
     def put(self, value: str) -> None:
         self.database.execute("INSERT OR REPLACE INTO thing VALUES (?, ?)", (self.resource, value))
+
+    def write_past(self, value: str) -> None:
+        self.database.execute("BEGIN IMMEDIATE")
+        self.put(value)
+        self.database.execute("COMMIT")
+
+    def floor_size(self) -> int:
+        count = "SELECT count(*) FROM leasehold_fence WHERE resource = ?"
+        return int(self.database.execute(count, (self.resource,)).fetchone()[0])
 
     def read(self, token: int) -> str | None:
         with self.fence.reading(self.resource, token):
@@ -124,7 +143,7 @@ class SqliteGuard(Guard):
 
 
 class RedisGuard(Guard):
-    def __init__(self, url: str, resource: str = "thing:1") -> None:
+    def __init__(self, url: str, resource: str = "thing:1", *, patience: float = 0.2) -> None:
         super().__init__()
         self.url, self.resource = url, resource
         self.client = redis.Redis.from_url(url, decode_responses=True)
@@ -135,6 +154,12 @@ class RedisGuard(Guard):
 
     def write(self, token: int, value: str, *, once: bool = False, between: Callable[[], object] | None = None) -> None:
         self.fence.set(self.resource, token, value, once=once)  # one script: there is no between
+
+    def write_past(self, value: str) -> None:
+        self.client.set(self.resource, value)
+
+    def floor_size(self) -> int:
+        return _size_of_floor(self.client, self.resource)
 
     def read(self, token: int) -> str | None:
         return _text(self.fence.get(self.resource, token))
@@ -161,44 +186,58 @@ class RedisGuard(Guard):
 class AsyncRedisGuard(Guard):
     """Drives the asyncio fence from blocking scenarios, with an event loop of its own."""
 
-    def __init__(self, url: str, resource: str = "thing:1") -> None:
+    def __init__(self, url: str, resource: str = "thing:1", *, patience: float = 0.2) -> None:
         super().__init__()
         self.url, self.resource = url, resource
         self._runner = asyncio.Runner()
         self.client = redis.asyncio.Redis.from_url(url, decode_responses=True)
         self.fence = AsyncRedisFence(self.client, jump_limit=HIGHEST_TOKEN)
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(coroutine)
 
     def _another(self) -> Self:
         return type(self)(self.url, self.resource)
 
     def write(self, token: int, value: str, *, once: bool = False, between: Callable[[], object] | None = None) -> None:
-        self._run(self.fence.set(self.resource, token, value, once=once))
+        self.run(self.fence.set(self.resource, token, value, once=once))
+
+    def write_past(self, value: str) -> None:
+        async def setting() -> None:
+            await self.client.set(self.resource, value)
+
+        self.run(setting())
+
+    def floor_size(self) -> int:
+        with redis.Redis.from_url(self.url) as client:
+            return _size_of_floor(client, self.resource)
 
     def read(self, token: int) -> str | None:
-        return _text(self._run(self.fence.get(self.resource, token)))
+        return _text(self.run(self.fence.get(self.resource, token)))
 
     def peek(self) -> str | None:
         with redis.Redis.from_url(self.url, decode_responses=True) as client:
             return _text(client.get(self.resource))
 
     def delete(self, token: int) -> None:
-        self._run(self.fence.delete(self.resource, token))
+        self.run(self.fence.delete(self.resource, token))
 
     def announce(self, token: int) -> None:
-        self._run(self.fence.announce(self.resource, token))
+        self.run(self.fence.announce(self.resource, token))
 
     def raise_floor(self, token: int) -> None:
-        self._run(self.fence.raise_floor(self.resource, token))
+        self.run(self.fence.raise_floor(self.resource, token))
 
     def floor(self) -> int | None:
-        return self._run(self.fence.floor(self.resource))
+        return self.run(self.fence.floor(self.resource))
 
     def _close(self) -> None:
-        self._run(self.client.aclose())
+        self.run(self.client.aclose())
         self._runner.close()
+
+
+def _size_of_floor(client: redis.Redis, resource: str) -> int:
+    return int(client.memory_usage(floor_key(resource)) or 0)
 
 
 def _text(value: object) -> str | None:

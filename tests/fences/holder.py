@@ -1,4 +1,4 @@
-"""A holder in a process of its own: ``python -m tests.fences.holder ADDRESS RESOURCE DEED TOKEN``."""
+"""A holder in a process of its own: ``python -m tests.fences.holder KIND ADDRESS RESOURCE DEED TOKEN``."""
 
 from __future__ import annotations
 
@@ -6,25 +6,13 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
-from tests.fences.file_guard import FileGuard
-from tests.fences.guards import Guard, RedisGuard, SqliteGuard
-from tests.fences.sql_guards import SqlGuard
+from tests.fences.guards import Guard
+from tests.fences.registry import opened
 
 from leasehold.errors import StaleToken
 
 ROUNDS = 60
-
-
-def guard_at(address: str, resource: str) -> Guard:
-    if address.startswith("redis://"):
-        return RedisGuard(address, resource)
-    if " " in address:
-        return SqlGuard(address, resource, patience=30)
-    if Path(address).is_dir():
-        return FileGuard(Path(address), resource)
-    return SqliteGuard(Path(address), resource, patience=30)
 
 
 def stall(guard: Guard, token: int) -> None:
@@ -41,11 +29,8 @@ def stall(guard: Guard, token: int) -> None:
 
 
 def crash(guard: Guard, token: int) -> None:
-    """Die by SIGKILL after the check and after the first half of the work."""
-    assert isinstance(guard, SqliteGuard | SqlGuard)
-    with guard.fence.writing(guard.resource, token):
-        guard.put("half done")
-        os.kill(os.getpid(), signal.SIGKILL)
+    """Die by SIGKILL after the check and before the write, or in the middle of it."""
+    guard.write(token, "half done", between=lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def count(guard: Guard, token: int) -> None:
@@ -62,5 +47,7 @@ def count(guard: Guard, token: int) -> None:
 
 
 if __name__ == "__main__":
-    address, resource, deed, token = sys.argv[1:]
-    {"stall": stall, "crash": crash, "count": count}[deed](guard_at(address, resource), int(token))
+    kind, address, resource, deed, token = sys.argv[1:]
+    guard = opened(kind, address, resource, patience=30)
+    {"stall": stall, "crash": crash, "count": count}[deed](guard, int(token))
+    guard.close()

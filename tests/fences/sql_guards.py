@@ -10,12 +10,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-import psycopg
-import psycopg2
-import pymysql
-import sqlalchemy
-import sqlalchemy.ext.asyncio
-import sqlalchemy.orm
 from tests.fences.guards import Blocked, Guard
 
 from leasehold.fences import AsyncSqlFence, SqlFence
@@ -29,6 +23,7 @@ _numbers = itertools.count()
 _SELECT = "SELECT value FROM thing WHERE resource = :resource"
 _DELETE = "DELETE FROM thing WHERE resource = :resource"
 _INSERT = "INSERT INTO thing (resource, value) VALUES (:resource, :value)"
+_COUNT = "SELECT count(*) FROM leasehold_fence WHERE resource = :resource"
 _CREATE = "CREATE TABLE IF NOT EXISTS thing (resource VARCHAR(255) PRIMARY KEY, value TEXT)"
 # psycopg and psycopg2, MySQL, SQLite: what they say when somebody else has the lock for too long.
 _WAITED = {"55P03", 1205}
@@ -57,17 +52,23 @@ def patience_of(url: str, patience: float) -> str:
 
 
 def _psycopg(url: str) -> tuple[Any, Callable[[], object]]:
+    import psycopg
+
     connection = psycopg.connect(url, autocommit=True)
     return connection, connection.close
 
 
 def _psycopg2(url: str) -> tuple[Any, Callable[[], object]]:
+    import psycopg2
+
     connection = psycopg2.connect(url)
     connection.autocommit = True
     return connection, connection.close
 
 
 def _pymysql(url: str) -> tuple[Any, Callable[[], object]]:
+    import pymysql
+
     parts = urlsplit(url)
     connection = pymysql.connect(
         host=parts.hostname,
@@ -90,12 +91,17 @@ def _with_driver(url: str, drivers: dict[str, str]) -> str:
 
 
 def _core(url: str) -> tuple[Any, Callable[[], object]]:
+    import sqlalchemy
+
     engine = sqlalchemy.create_engine(_with_driver(url, _DRIVERS), poolclass=sqlalchemy.NullPool)
     connection = engine.connect()
     return connection, connection.close
 
 
 def _orm(url: str) -> tuple[Any, Callable[[], object]]:
+    import sqlalchemy
+    import sqlalchemy.orm
+
     engine = sqlalchemy.create_engine(_with_driver(url, _DRIVERS), poolclass=sqlalchemy.StaticPool)
     session = sqlalchemy.orm.Session(engine)
 
@@ -108,6 +114,8 @@ def _orm(url: str) -> tuple[Any, Callable[[], object]]:
 
 def django_connection(url: str) -> Any:
     """A connection of its own: an alias that nobody else has."""
+    import pymysql
+
     pymysql.install_as_MySQLdb()
     settings = importlib.import_module("django.conf").settings
     database = importlib.import_module("django.db")
@@ -194,6 +202,15 @@ class SqlGuard(Guard):
         self.ask(_DELETE, resource=self.resource)
         self.ask(_INSERT, resource=self.resource, value=value)
 
+    def write_past(self, value: str) -> None:
+        with self.handle.transaction():
+            self.put(value)
+
+    def floor_size(self) -> int:
+        rows = self.ask(_COUNT, resource=self.resource)
+        self.end()
+        return int(rows[0][0])
+
     def read(self, token: int) -> str | None:
         with self.fence.reading(self.resource, token):
             return self._value()
@@ -230,11 +247,15 @@ class SqlGuard(Guard):
 
 
 async def _async_psycopg(url: str) -> tuple[Any, Callable[[], Coroutine[Any, Any, object]]]:
+    import psycopg
+
     connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
     return connection, connection.close
 
 
 async def _async_core(url: str) -> tuple[Any, Callable[[], Coroutine[Any, Any, object]]]:
+    import sqlalchemy.ext.asyncio
+
     engine = sqlalchemy.ext.asyncio.create_async_engine(
         _with_driver(url, _ASYNC_DRIVERS), poolclass=sqlalchemy.NullPool
     )
@@ -243,6 +264,8 @@ async def _async_core(url: str) -> tuple[Any, Callable[[], Coroutine[Any, Any, o
 
 
 async def _async_orm(url: str) -> tuple[Any, Callable[[], Coroutine[Any, Any, object]]]:
+    import sqlalchemy.ext.asyncio
+
     engine = sqlalchemy.ext.asyncio.create_async_engine(
         _with_driver(url, _ASYNC_DRIVERS), poolclass=sqlalchemy.StaticPool
     )
@@ -266,18 +289,18 @@ class AsyncSqlGuard(Guard):
         self.address, self.resource, self.patience = address, resource, patience
         self._runner = asyncio.Runner()
         way, _, url = address.partition(" ")
-        self.given, self._closing = self._run(ASYNC_OPENERS[way](url))
+        self.given, self._closing = self.run(ASYNC_OPENERS[way](url))
         self.fence = AsyncSqlFence(self.given, jump_limit=HIGHEST_TOKEN)
         self.handle = async_handle(self.given)
-        self._run(self._alone(patience_of(url, patience)))
+        self.run(self.alone(patience_of(url, patience)))
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(coroutine)
 
     async def ask(self, sql: str, **values: object) -> list[tuple[Any, ...]]:
         return (await self.handle.ask(Ask(sql, values))).rows
 
-    async def _alone(self, sql: str, **values: object) -> list[tuple[Any, ...]]:
+    async def alone(self, sql: str, **values: object) -> list[tuple[Any, ...]]:
         rows = await self.ask(sql, **values)
         await self._end()
         return rows
@@ -298,22 +321,33 @@ class AsyncSqlGuard(Guard):
                 await self.ask(_INSERT, resource=self.resource, value=value)
 
         try:
-            self._run(writing())
+            self.run(writing())
         except Exception as error:
             if is_blocked(error):
                 raise Blocked(str(error)) from error
             raise
+
+    def write_past(self, value: str) -> None:
+        async def writing() -> None:
+            async with self.handle.transaction():
+                await self.ask(_DELETE, resource=self.resource)
+                await self.ask(_INSERT, resource=self.resource, value=value)
+
+        self.run(writing())
+
+    def floor_size(self) -> int:
+        return int(self.run(self.alone(_COUNT, resource=self.resource))[0][0])
 
     def read(self, token: int) -> str | None:
         async def reading() -> list[tuple[Any, ...]]:
             async with self.fence.reading(self.resource, token):
                 return await self.ask(_SELECT, resource=self.resource)
 
-        rows = self._run(reading())
+        rows = self.run(reading())
         return rows[0][0] if rows else None
 
     def peek(self) -> str | None:
-        rows = self._run(self._alone(_SELECT, resource=self.resource))
+        rows = self.run(self.alone(_SELECT, resource=self.resource))
         return rows[0][0] if rows else None
 
     def delete(self, token: int) -> None:
@@ -321,13 +355,13 @@ class AsyncSqlGuard(Guard):
             async with self.fence.writing(self.resource, token):
                 await self.ask(_DELETE, resource=self.resource)
 
-        self._run(deleting())
+        self.run(deleting())
 
     def announce(self, token: int) -> None:
-        self._run(self.fence.announce(self.resource, token))
+        self.run(self.fence.announce(self.resource, token))
 
     def raise_floor(self, token: int) -> None:
-        self._run(self.fence.raise_floor(self.resource, token))
+        self.run(self.fence.raise_floor(self.resource, token))
 
     def floor(self) -> int | None:
         async def asking() -> int | None:
@@ -335,8 +369,8 @@ class AsyncSqlGuard(Guard):
             await self._end()
             return found
 
-        return self._run(asking())
+        return self.run(asking())
 
     def _close(self) -> None:
         with contextlib.closing(self._runner):
-            self._run(self._closing())
+            self.run(self._closing())

@@ -15,11 +15,8 @@ from leasehold.fences import sqlite as sqlite_fence
 from leasehold.fences.redis import floor_key
 
 Fresh = Callable[[], Guard]
+FreshOf = Callable[[str], Fresh]
 Between = Callable[[], object] | None
-
-
-def test_the_real_fences_pass(fresh: Fresh) -> None:
-    assert failing(fresh) == set()
 
 
 def plant(patch: pytest.MonkeyPatch, module: Any, constant: str, right: str, wrong: str) -> None:
@@ -67,10 +64,10 @@ SQL_MUTANTS = {
 
 @pytest.mark.parametrize(("constant", "right", "wrong", "finder"), SQL_MUTANTS.values(), ids=SQL_MUTANTS)
 def test_a_wrong_statement_is_found(
-    constant: str, right: str, wrong: str, finder: Scenario, fresh_sqlite: Fresh, monkeypatch: pytest.MonkeyPatch
+    constant: str, right: str, wrong: str, finder: Scenario, fresh_of: FreshOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch, sqlite_fence, constant, right, wrong)
-    assert finder in failing(fresh_sqlite)
+    assert finder in failing(fresh_of("sqlite"))
 
 
 LUA_MUTANTS = {
@@ -105,12 +102,13 @@ LUA_MUTANTS = {
 }
 
 
+@pytest.mark.parametrize("kind", ["redis", "valkey", "redis asyncio"])
 @pytest.mark.parametrize(("right", "wrong", "finder"), LUA_MUTANTS.values(), ids=LUA_MUTANTS)
 def test_a_wrong_script_is_found(
-    right: str, wrong: str, finder: Scenario, fresh_redis: Fresh, monkeypatch: pytest.MonkeyPatch
+    right: str, wrong: str, finder: Scenario, kind: str, fresh_of: FreshOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch, redis_fence, "_CHECK", right, wrong)
-    assert finder in failing(fresh_redis)
+    assert finder in failing(fresh_of(kind))
 
 
 class SqliteCheckOutside(SqliteGuard):
@@ -186,25 +184,23 @@ FINDERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "mutant", [SqliteCheckOutside, SqliteFloorInTheRow, SqliteFloorLowered, SqliteDeletePastTheFence]
-)
-def test_a_wrong_use_of_sqlite_is_found(mutant: type[SqliteGuard], fresh_sqlite: Fresh) -> None:
+MISUSES: list[type[Guard]] = [
+    SqliteCheckOutside,
+    SqliteFloorInTheRow,
+    SqliteFloorLowered,
+    SqliteDeletePastTheFence,
+    RedisCheckOutside,
+    RedisFloorInTheRow,
+    RedisFloorLowered,
+    RedisDeletePastTheFence,
+]
+
+
+@pytest.mark.parametrize("mutant", MISUSES)
+def test_a_wrong_use_is_found(mutant: type[Guard], fresh_of: FreshOf) -> None:
     def fresh() -> Guard:
-        right = fresh_sqlite()
-        assert isinstance(right, SqliteGuard)
+        right = fresh_of("sqlite" if issubclass(mutant, SqliteGuard) else "redis")()
         right.close()
-        return mutant(right.path)
+        return mutant(right.folder if isinstance(right, SqliteGuard) else right.url, right.resource)  # type: ignore[attr-defined,call-arg]
 
-    assert FINDERS[mutant.__name__.removeprefix("Sqlite")] in failing(fresh)
-
-
-@pytest.mark.parametrize("mutant", [RedisCheckOutside, RedisFloorInTheRow, RedisFloorLowered, RedisDeletePastTheFence])
-def test_a_wrong_use_of_redis_is_found(mutant: type[RedisGuard], fresh_redis: Fresh) -> None:
-    def fresh() -> Guard:
-        right = fresh_redis()
-        assert isinstance(right, RedisGuard)
-        right.close()
-        return mutant(right.url, right.resource)
-
-    assert FINDERS[mutant.__name__.removeprefix("Redis")] in failing(fresh)
+    assert FINDERS[mutant.__name__.removeprefix("Sqlite").removeprefix("Redis")] in failing(fresh)

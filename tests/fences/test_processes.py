@@ -8,102 +8,90 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.fences.file_guard import FileGuard
-from tests.fences.guards import Guard, RedisGuard, SqliteGuard
-from tests.fences.sql_guards import SqlGuard
+from tests.fences.guards import Guard
+from tests.fences.registry import ADAPTERS, KINDS, opened
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tools")])}
 
 
-SQL_WAYS = ["psycopg postgresql", "orm postgresql", "django sqlite", "pymysql mysql"]
+@dataclass
+class Scene:
+    """A resource, a client of it here, and how a process gets there."""
+
+    kind: str
+    address: str
+    name: str
+    guard: Guard
+
+    @contextmanager
+    def holder(self, deed: str, token: int) -> Iterator[subprocess.Popen[str]]:
+        """Start a holder of the resource; it is gone when the block ends."""
+        place = [self.kind, self.address, self.name]
+        command = [sys.executable, "-W", "error", "-m", "tests.fences.holder", *place, deed, str(token)]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
 
-@pytest.fixture(params=["sqlite", "file", "redis", "valkey", *SQL_WAYS])
-def guard(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    resource: str,
-    url_of: Callable[[str], str],
-    sql_url_of: Callable[[str], str],
-) -> Iterator[Guard]:
-    if request.param == "sqlite":
-        one: Guard = SqliteGuard(tmp_path / "thing.db", resource, patience=30)
-    elif request.param == "file":
-        one = FileGuard(tmp_path, resource)
-    elif request.param in SQL_WAYS:
-        client, engine = request.param.split()
-        one = SqlGuard(f"{client} {sql_url_of(engine)}", resource, patience=30)
-    else:
-        one = RedisGuard(url_of(request.param), resource)
-    yield one
-    one.close()
+@pytest.fixture
+def scene(request: pytest.FixtureRequest, resource: str, address_of: Callable[[str], str]) -> Iterator[Scene]:
+    kind = request.param
+    address = address_of(KINDS[kind].place)
+    guard = opened(kind, address, resource, patience=30)
+    yield Scene(kind, address, resource, guard)
+    guard.close()
 
 
-def _address_of(guard: Guard) -> str:
-    match guard:
-        case SqliteGuard():
-            return str(guard.path)
-        case FileGuard():
-            return str(guard.folder)
-        case RedisGuard():
-            return guard.url
-        case SqlGuard():
-            return guard.address
-        case _:
-            pytest.fail("no process knows how to reach this")
+every_adapter = pytest.mark.parametrize("scene", ADAPTERS, indirect=True)
 
 
-@contextmanager
-def holder(guard: Guard, deed: str, token: int) -> Iterator[subprocess.Popen[str]]:
-    """Start a holder of the guarded resource; it is gone when the block ends."""
-    address = _address_of(guard)
-    command = [sys.executable, "-W", "error", "-m", "tests.fences.holder", address, guard.resource, deed, str(token)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def test_a_holder_that_was_stopped_is_refused_after_it_thaws(guard: Guard) -> None:
-    with holder(guard, "stall", 33) as stalled:
+@every_adapter
+def test_a_holder_that_was_stopped_is_refused_after_it_thaws(scene: Scene) -> None:
+    with scene.holder("stall", 33) as stalled:
         _, status = os.waitpid(stalled.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status), "it ended instead of freezing"
-        guard.write(34, "written by the next holder")
+        scene.guard.write(34, "written by the next holder")
         os.kill(stalled.pid, signal.SIGCONT)
         told, _ = stalled.communicate(timeout=60)
     assert told.split() == ["stale", "33", "34"]
-    assert guard.peek() == "written by the next holder"
+    assert scene.guard.peek() == "written by the next holder"
 
 
-def test_a_holder_that_was_stopped_goes_on_when_nobody_came_after_it(guard: Guard) -> None:
+@every_adapter
+def test_a_holder_that_was_stopped_goes_on_when_nobody_came_after_it(scene: Scene) -> None:
     """The other half of the proof: it is the token that decides, not the pause."""
-    with holder(guard, "stall", 33) as stalled:
+    with scene.holder("stall", 33) as stalled:
         _, status = os.waitpid(stalled.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
-        guard.write(32, "written by the holder before")
+        scene.guard.write(32, "written by the holder before")
         os.kill(stalled.pid, signal.SIGCONT)
         told, _ = stalled.communicate(timeout=60)
     assert told.split() == ["written"]
-    assert guard.peek() == "written by the stalled holder"
+    assert scene.guard.peek() == "written by the stalled holder"
 
 
-@pytest.mark.parametrize("guard", ["sqlite", *SQL_WAYS], indirect=True)
-def test_a_holder_that_is_killed_half_way_leaves_nothing(guard: Guard) -> None:
-    guard.write(32, "whole")
-    with holder(guard, "crash", 33) as crashed:
+@pytest.mark.parametrize("scene", [kind for kind in ADAPTERS if KINDS[kind].steps], indirect=True)
+def test_a_holder_that_is_killed_half_way_leaves_nothing(scene: Scene) -> None:
+    scene.guard.write(32, "whole")
+    with scene.holder("crash", 33) as crashed:
         assert crashed.wait(timeout=60) == -signal.SIGKILL
-    assert (guard.peek(), guard.floor()) == ("whole", 32)
-    guard.write(32, "still mine")
-    assert guard.peek() == "still mine"
+    assert (scene.guard.peek(), scene.guard.floor()) == ("whole", 32)
+    scene.guard.write(32, "still mine")
+    assert scene.guard.peek() == "still mine"
 
 
-def test_two_processes_that_race_lose_nothing(guard: Guard) -> None:
+@every_adapter
+def test_two_processes_that_race_lose_nothing(scene: Scene) -> None:
+    scene.guard.write(0, "0")
     with ExitStack() as stack:
-        racers = [stack.enter_context(holder(guard, "count", token)) for token in (1, 2)]
+        racers = [stack.enter_context(scene.holder("count", token)) for token in (1, 2)]
         accepted = [int(racer.communicate(timeout=60)[0]) for racer in racers]
     assert sum(accepted) > 0
-    assert guard.peek() == str(sum(accepted))
+    assert scene.guard.peek() == str(sum(accepted))

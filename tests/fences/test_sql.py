@@ -3,71 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from tests.fences import scenarios
 from tests.fences.guards import Guard
-from tests.fences.scenarios import SCENARIOS, Scenario, failing
+from tests.fences.scenarios import Scenario, failing
 from tests.fences.sql_guards import SqlGuard
 from tests.fences.test_model import LIMIT, Call, Model, answer, calls
-from tests.fences.test_scenarios import lost_updates
 
 from leasehold.fences import SqlFence
 from leasehold.fences.sql_rule import MySql, Portable
 
 Fresh = Callable[[], Guard]
-
-WAYS = [
-    "psycopg postgresql",
-    "psycopg2 postgresql",
-    "core postgresql",
-    "orm postgresql",
-    "django postgresql",
-    "core sqlite",
-    "orm sqlite",
-    "django sqlite",
-    "psycopg postgresql asyncio",
-    "core postgresql asyncio",
-    "orm postgresql asyncio",
-    "core sqlite asyncio",
-    "orm sqlite asyncio",
-    "pymysql mysql",
-    "core mysql",
-    "orm mysql",
-    "django mysql",
-    "core mysql asyncio",
-    "orm mysql asyncio",
-]
-
-
-@pytest.fixture(params=WAYS)
-def fresh(request: pytest.FixtureRequest, fresh_sql: Callable[[str], Fresh]) -> Fresh:
-    return fresh_sql(request.param)
-
-
-@pytest.fixture
-def guard(fresh: Fresh) -> Iterator[Guard]:
-    one = fresh()
-    yield one
-    one.close()
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_scenario(scenario: Scenario, guard: Guard) -> None:
-    scenario(guard)
-
-
-RACES = ["psycopg postgresql", "orm postgresql asyncio", "django postgresql", "pymysql mysql"]
-
-
-@pytest.mark.parametrize("way", RACES)
-def test_racing_holders_lose_nothing_when_reads_are_fenced(way: str, fresh_sql: Callable[[str], Fresh]) -> None:
-    accepted, lost = lost_updates(fresh_sql(way), lambda guard, token: guard.read(token))
-    assert accepted >= 8, "in every round at least the highest token is accepted"
-    assert lost == 0
-
 
 # Wrong statements are found
 
@@ -100,13 +49,13 @@ def test_a_wrong_statement_is_found(
     wrong: str,
     finder: Scenario,
     way: str,
-    fresh_sql: Callable[[str], Fresh],
+    fresh_of: Callable[[str], Fresh],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = Portable._raise
     assert text.count(right) == 1
     monkeypatch.setattr(Portable, "_raise", text.replace(right, wrong))
-    assert finder in failing(fresh_sql(way))
+    assert finder in failing(fresh_of(way))
 
 
 MYSQL_MUTANTS = {
@@ -124,12 +73,12 @@ MYSQL_MUTANTS = {
 
 @pytest.mark.parametrize(("right", "wrong", "finder"), MYSQL_MUTANTS.values(), ids=MYSQL_MUTANTS)
 def test_a_wrong_statement_of_mysql_is_found(
-    right: str, wrong: str, finder: Scenario, fresh_sql: Callable[[str], Fresh], monkeypatch: pytest.MonkeyPatch
+    right: str, wrong: str, finder: Scenario, fresh_of: Callable[[str], Fresh], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = MySql._claim
     assert right in text
     monkeypatch.setattr(MySql, "_claim", text.replace(right, wrong))
-    assert finder in failing(fresh_sql("pymysql mysql"))
+    assert finder in failing(fresh_of("pymysql mysql"))
 
 
 # Any sequence of calls gets the answers that the rule gives

@@ -267,7 +267,7 @@ def test_a_cancelled_block_leaves_nothing(client: str, sql_url_of: UrlOf, resour
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    guard._run(cancelled())
+    guard.run(cancelled())
     assert (guard.peek(), guard.floor()) == (None, None)
     guard.close()
 

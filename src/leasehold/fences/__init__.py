@@ -5,23 +5,34 @@ Importing this imports no client library: a fence uses the connection or client 
 
 from leasehold.errors import StaleToken, TokenJump, TokenUsed
 from leasehold.fences.column import AsyncColumnFence, ColumnFence
+from leasehold.fences.dynamodb import AsyncDynamoDBFence, DynamoDBFence
+from leasehold.fences.etcd import AsyncEtcdFence, EtcdFence
 from leasehold.fences.file import FileFence
 from leasehold.fences.redis import AsyncRedisFence, RedisFence
 from leasehold.fences.rule import HasToken
+from leasehold.fences.s3 import AsyncS3Fence, S3Fence
 from leasehold.fences.signed import SignedToken, TokenSigner
 from leasehold.fences.sql import AsyncSqlFence, SqlFence
 from leasehold.fences.sqlite import SqliteFence
 from leasehold.fences.trigger import AsyncTriggerFence, TriggerFence
+from leasehold.fences.zookeeper import AsyncZooKeeperFence, ZooKeeperFence
 
 __all__ = [
     "AsyncColumnFence",
+    "AsyncDynamoDBFence",
+    "AsyncEtcdFence",
     "AsyncRedisFence",
+    "AsyncS3Fence",
     "AsyncSqlFence",
     "AsyncTriggerFence",
+    "AsyncZooKeeperFence",
     "ColumnFence",
+    "DynamoDBFence",
+    "EtcdFence",
     "FileFence",
     "HasToken",
     "RedisFence",
+    "S3Fence",
     "SignedToken",
     "SqlFence",
     "SqliteFence",
@@ -30,4 +41,5 @@ __all__ = [
     "TokenSigner",
     "TokenUsed",
     "TriggerFence",
+    "ZooKeeperFence",
 ]

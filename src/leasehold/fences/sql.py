@@ -19,6 +19,7 @@ from leasehold.errors import Misuse, StaleToken
 from leasehold.fences.rule import DAY, Claim, HasToken, Rule
 from leasehold.fences.sql_handles import AsyncHandle, Handle, async_handle, blocking_handle, is_missing_table
 from leasehold.fences.sql_rule import DIALECTS, TABLE, Answer, Ask, Dialect, Steps
+from leasehold.fences.steps import drive, drive_async
 
 T = TypeVar("T")
 
@@ -123,13 +124,7 @@ class SqlFence(_Fence):
             yield self._given
 
     def _drive(self, steps: Steps[T]) -> T:
-        try:
-            ask = next(steps)
-            while True:
-                ask = steps.send(self._ask(ask))
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        return drive(steps, self._ask)
 
     def _ask(self, ask: Ask) -> Answer:
         try:
@@ -202,13 +197,7 @@ class AsyncSqlFence(_Fence):
             yield self._given
 
     async def _drive(self, steps: Steps[T]) -> T:
-        try:
-            ask = next(steps)
-            while True:
-                ask = steps.send(await self._ask(ask))
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        return await drive_async(steps, self._ask)
 
     async def _ask(self, ask: Ask) -> Answer:
         try:

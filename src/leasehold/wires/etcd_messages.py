@@ -127,6 +127,16 @@ def if_none_created_before(key: bytes, end: bytes, revision: int) -> bytes:
     return _number(1, 1) + _number(2, 1) + _blob(3, key) + _number(5, revision - 1) + _blob(64, end)
 
 
+def if_value_below(key: bytes, value: bytes) -> bytes:
+    """The condition that the key exists and that its value comes before this one, byte by byte."""
+    return _number(1, 2) + _number(2, 3) + _blob(3, key) + _blob(7, value)
+
+
+def if_value_above(key: bytes, value: bytes) -> bytes:
+    """The condition that the key exists and that its value comes after this one, byte by byte."""
+    return _number(1, 1) + _number(2, 3) + _blob(3, key) + _blob(7, value)
+
+
 def txn(conditions: list[bytes], then: list[bytes], otherwise: list[bytes]) -> bytes:
     """A transaction: carry out `then` if all conditions hold, and else `otherwise`."""
     return b"".join(

@@ -116,14 +116,14 @@ def create_container(path: str, permissions: bytes) -> Request:
     return Request(_CREATE_CONTAINER, body, changes=True, by_leader=True)
 
 
-def delete(path: str) -> Request:
-    """Delete a node that has no children."""
-    return Request(_DELETE, _text(path) + _INT.pack(_ANY_VERSION), changes=True, by_leader=True)
+def delete(path: str, version: int = _ANY_VERSION) -> Request:
+    """Delete a node that has no children; given a version, only if it was not set since."""
+    return Request(_DELETE, _text(path) + _INT.pack(version), changes=True, by_leader=True)
 
 
-def set_data(path: str, data: bytes) -> Request:
-    """Replace what a node keeps."""
-    return Request(_SET_DATA, _text(path) + _buffer(data) + _INT.pack(_ANY_VERSION), changes=True, by_leader=True)
+def set_data(path: str, data: bytes, version: int = _ANY_VERSION) -> Request:
+    """Replace what a node keeps; given a version, only if it was not set since."""
+    return Request(_SET_DATA, _text(path) + _buffer(data) + _INT.pack(version), changes=True, by_leader=True)
 
 
 def sync(path: str) -> Request:
@@ -304,11 +304,16 @@ def changed_in_multi(body: bytes) -> Stat:
 
 def error_of_multi(reply: Reply) -> int:
     """Why a `multi` was not carried out; `OK` if it was. Its own number may be `OK` although a part was refused."""
-    reader, refused = _Reader(reply.body), reply.error
+    return refused_part(reply)[1]
+
+
+def refused_part(reply: Reply) -> tuple[int, int]:
+    """Which part of a `multi` was refused, counted from 0, and why; the reason is `OK` if none was."""
+    reader, refused, number = _Reader(reply.body), reply.error, -1
     while refused == OK:
         kind, done, _ = reader.unpack(_PART)
         if done or kind != -1:
             break
         (error,) = reader.unpack(_INT)
-        refused = OK if error == _ROLLED_BACK else error
-    return refused
+        refused, number = OK if error == _ROLLED_BACK else error, number + 1
+    return max(number, 0), refused

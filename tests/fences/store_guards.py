@@ -1,0 +1,312 @@
+"""Guards of things in stores that a fence reaches by a client: etcd, ZooKeeper, S3, DynamoDB; blocking and async."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import functools
+import importlib
+import inspect
+import json
+import urllib.request
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+from tests.fences.guards import Guard
+
+from leasehold.fences import (
+    AsyncDynamoDBFence,
+    AsyncEtcdFence,
+    AsyncS3Fence,
+    AsyncZooKeeperFence,
+    DynamoDBFence,
+    EtcdFence,
+    S3Fence,
+    ZooKeeperFence,
+)
+from leasehold.fences.etcd import floor_keys
+from leasehold.fences.s3 import payload_of
+from leasehold.names import HIGHEST_TOKEN
+from leasehold.wires import etcd_messages
+from leasehold.wires import zookeeper_messages as messages
+from leasehold.wires.etcd_store import Transaction
+from leasehold.wires.zookeeper_store import ZooKeeperStore
+
+Between = Callable[[], object] | None
+BUCKET, TABLE = "things", "thing"
+
+
+class StoreGuard(Guard):
+    """Drives a fence of either world: what has to be awaited is, in an event loop of its own."""
+
+    fence: Any
+
+    def __init__(self, address: str, resource: str, *, patience: float = 0.2, in_asyncio: bool = False) -> None:
+        super().__init__()
+        self.address, self.resource, self.in_asyncio = address, resource, in_asyncio
+        self._runner = asyncio.Runner() if in_asyncio else None
+        self._ends = contextlib.AsyncExitStack()
+        self._open()
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Make the fence."""
+
+    def run(self, result: Any) -> Any:
+        if not inspect.isawaitable(result):
+            return result
+        assert self._runner is not None
+
+        async def awaited() -> Any:
+            return await result
+
+        return self._runner.run(awaited())
+
+    def _another(self) -> Self:
+        return type(self)(self.address, self.resource, in_asyncio=self.in_asyncio)
+
+    @contextlib.contextmanager
+    def overtaken(self, between: Between) -> Iterator[None]:
+        """Run `between` after the fence has read and before it writes, where it does so in two steps."""
+        yield
+
+    def write(self, token: int, value: str, *, once: bool = False, between: Between = None) -> None:
+        with self.overtaken(between):
+            self.run(self.fence.put(self.resource, token, value.encode(), once=once))
+
+    def read(self, token: int) -> str | None:
+        found = self.run(self.fence.get(self.resource, token))
+        return None if found is None else found.decode()
+
+    def delete(self, token: int) -> None:
+        self.run(self.fence.delete(self.resource, token))
+
+    def announce(self, token: int) -> None:
+        self.run(self.fence.announce(self.resource, token))
+
+    def raise_floor(self, token: int) -> None:
+        self.run(self.fence.raise_floor(self.resource, token))
+
+    def floor(self) -> int | None:
+        found: int | None = self.run(self.fence.floor(self.resource))
+        return found
+
+    def _close(self) -> None:
+        if hasattr(self.fence, "close"):
+            self.run(self.fence.close())
+        self.run(self._ends.aclose()) if self.in_asyncio else None
+        if self._runner is not None:
+            self._runner.close()
+
+
+class EtcdGuard(StoreGuard):
+    def _open(self) -> None:
+        self.fence = (AsyncEtcdFence if self.in_asyncio else EtcdFence)(self.address, jump_limit=HIGHEST_TOKEN)
+
+    def write_past(self, value: str) -> None:
+        put = etcd_messages.put(self.resource.encode(), value.encode(), 0)
+        self.run(self.fence._store.carry_out(Transaction([], [put], [])))
+
+    def _found(self, key: str) -> list[bytes]:
+        """Through the JSON gateway, which shares no code with the fence."""
+        body = json.dumps({"key": base64.b64encode(key.encode()).decode()}).encode()
+        url = self.address.replace("etcd:", "http:") + "/v3/kv/range"
+        with urllib.request.urlopen(url, data=body, timeout=10.0) as answer:
+            return [base64.b64decode(one.get("value", "")) for one in json.load(answer).get("kvs", [])]
+
+    def peek(self) -> str | None:
+        found = self._found(self.resource)
+        return found[0].decode() if found else None
+
+    def floor_size(self) -> int:
+        return sum(len(value) for key in floor_keys(self.resource) for value in self._found(key))
+
+
+class ZooKeeperGuard(StoreGuard):
+    """Things are nodes: ``thing:1`` is ``/thing:1``."""
+
+    def __init__(self, address: str, resource: str, *, patience: float = 0.2, in_asyncio: bool = False) -> None:
+        super().__init__(address, "/" + resource.lstrip("/"), in_asyncio=in_asyncio)
+
+    def _open(self) -> None:
+        fence = AsyncZooKeeperFence if self.in_asyncio else ZooKeeperFence
+        self.fence = fence(self.address, jump_limit=HIGHEST_TOKEN)
+        self.past = ZooKeeperStore(self.address)
+
+    @contextlib.contextmanager
+    def overtaken(self, between: Between) -> Iterator[None]:
+        store, ask = self.fence._store, self.fence._store.ask
+        waiting = [between] if between is not None else []
+
+        def watched(requests: Any) -> Any:
+            if any(request.changes for request in requests) and waiting:
+                waiting.pop()()
+            return ask(requests)
+
+        async def watched_in_asyncio(requests: Any) -> Any:
+            if any(request.changes for request in requests) and waiting:
+                await asyncio.to_thread(waiting.pop())
+            return await ask(requests)
+
+        store.ask = watched_in_asyncio if self.in_asyncio else watched
+        try:
+            yield
+        finally:
+            store.ask = ask
+
+    def write_past(self, value: str) -> None:
+        self.run(self.fence._store.ask([messages.set_data(self.resource, value.encode())]))
+
+    def floor_size(self) -> int:
+        (reply,) = self.past.ask([messages.get_data(self.fence.floor_path(self.resource))])
+        data, stat = messages.data_in(reply.body)
+        return len(data) + stat.children
+
+    def peek(self) -> str | None:
+        _, reply = self.past.ask([messages.sync(self.resource), messages.get_data(self.resource)])
+        return None if reply.error else messages.data_in(reply.body)[0].decode()
+
+    def _close(self) -> None:
+        self.past.close()
+        super()._close()
+
+
+def aws_client(service: str, url: str) -> Any:
+    """A client of boto3, as people make one."""
+    config = importlib.import_module("botocore.config").Config(s3={"addressing_style": "path"})
+    return importlib.import_module("boto3").client(
+        service,
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+        config=config,
+    )
+
+
+@functools.cache
+def _aio_session() -> Any:
+    """One for all: reading what it knows of the services takes longer than a test."""
+    return importlib.import_module("aiobotocore.session").get_session()
+
+
+class _AwsGuard(StoreGuard):
+    SERVICE: str
+
+    def client(self) -> Any:
+        """For the fence: of boto3 or of aiobotocore."""
+        if not self.in_asyncio:
+            return self.past
+        context = _aio_session().create_client(
+            self.SERVICE,
+            endpoint_url=self.address,
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+        )
+        return self.run(self._ends.enter_async_context(context))
+
+    @property
+    def past(self) -> Any:
+        """A blocking client, past the fence."""
+        if not hasattr(self, "_past"):
+            self._past = aws_client(self.SERVICE, self.address)
+        return self._past
+
+    def _close(self) -> None:
+        self.past.close()
+        super()._close()
+
+
+class S3Guard(_AwsGuard):
+    SERVICE = "s3"
+
+    def _open(self) -> None:
+        fence = AsyncS3Fence if self.in_asyncio else S3Fence
+        self.fence = fence(self.client(), BUCKET, jump_limit=HIGHEST_TOKEN)
+
+    @contextlib.contextmanager
+    def overtaken(self, between: Between) -> Iterator[None]:
+        events = self.fence._client.meta.events
+        waiting = [between] if between is not None else []
+
+        def before(**_: object) -> None:
+            if waiting:
+                waiting.pop()()
+
+        async def before_in_asyncio(**_: object) -> None:
+            if waiting:
+                await asyncio.to_thread(waiting.pop())
+
+        handler = before_in_asyncio if self.in_asyncio else before
+        events.register("before-call.s3.PutObject", handler)
+        try:
+            yield
+        finally:
+            events.unregister("before-call.s3.PutObject", handler)
+
+    def write_past(self, value: str) -> None:
+        self.run(self.fence._client.put_object(Bucket=BUCKET, Key=self.resource, Body=value.encode()))
+
+    def floor_size(self) -> int:
+        whole = self.past.head_object(Bucket=BUCKET, Key=self.resource)["ContentLength"]
+        return int(whole) - len(self.peek() or "")
+
+    def peek(self) -> str | None:
+        try:
+            body = self.past.get_object(Bucket=BUCKET, Key=self.resource)["Body"].read()
+        except self.past.exceptions.NoSuchKey:
+            return None
+        found = payload_of(body)
+        return None if found is None else found.decode()
+
+
+class DynamoDBGuard(_AwsGuard):
+    SERVICE = "dynamodb"
+
+    def _open(self) -> None:
+        fence = AsyncDynamoDBFence if self.in_asyncio else DynamoDBFence
+        self.fence = fence(self.client(), jump_limit=HIGHEST_TOKEN)
+
+    @property
+    def _key(self) -> dict[str, Any]:
+        return {"id": {"S": self.resource}}
+
+    def write(self, token: int, value: str, *, once: bool = False, between: Between = None) -> None:
+        item = {"Put": {"TableName": TABLE, "Item": {**self._key, "value": {"S": value}}}}
+        self.run(self.fence.transact(self.resource, token, [item], once=once))
+
+    def write_past(self, value: str) -> None:
+        self.run(self.fence._client.put_item(TableName=TABLE, Item={**self._key, "value": {"S": value}}))
+
+    def floor_size(self) -> int:
+        key = {"resource": {"S": self.resource}}
+        return len(str(self.past.get_item(TableName="leasehold_fence", Key=key)["Item"]))
+
+    def read(self, token: int) -> str | None:
+        self.announce(token)
+        return self.peek()
+
+    def delete(self, token: int) -> None:
+        self.run(self.fence.transact(self.resource, token, [{"Delete": {"TableName": TABLE, "Key": self._key}}]))
+
+    def peek(self) -> str | None:
+        found = self.past.get_item(TableName=TABLE, Key=self._key, ConsistentRead=True).get("Item")
+        return None if found is None else str(found["value"]["S"])
+
+
+def prepare_aws(url: str) -> None:
+    """Make the bucket and the tables, once for all."""
+    s3, dynamodb = aws_client("s3", url), aws_client("dynamodb", url)
+    s3.create_bucket(Bucket=BUCKET)
+    DynamoDBFence(dynamodb).create()
+    dynamodb.create_table(
+        TableName=TABLE,
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    s3.close()
+    dynamodb.close()
