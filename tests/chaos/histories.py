@@ -136,11 +136,11 @@ def right(seed: int, *, leases: int = 40, names: int = 2, mode: str = "exclusive
     story.name = ""
     story.add(0.0, RUN, "begin")
     story.add(ended, RUN, "settled")
-    story.add(ended + 10, RUN, "end")
+    story.add(ended + 12, RUN, "end")
     for number in range(names):
         story.name = f"name-{number}"
         last = [one.token or 0 for one in story.events if one.kind == "granted" and one.name == story.name]
-        story.lease(f"w{number}-0", ended + 4, ended + 4.1, max(last) + 1 if tokens else None, release=ended + 4.2)
+        story.lease(f"w{number}-0", ended + 6, ended + 6.1, max(last) + 1 if tokens else None, release=ended + 6.2)
     return story.history
 
 

@@ -36,7 +36,7 @@ def check(record: Record) -> Verdict:
         of="payments",
         violations=violations,
         shown=shown,
-        figures={"violations, keyed": len(violations), "violations, plain": len(shown)},
+        figures={"violations (keyed)": len(violations), "violations (plain)": len(shown)},
         nothing="no payment was made",
     )
 

@@ -26,6 +26,6 @@ def check(record: Record) -> Verdict:
         of="ticks",
         violations=violations,
         shown=shown,
-        figures={"violations, fenced": len(violations), "violations, plain": len(shown)},
+        figures={"violations (fenced)": len(violations), "violations (plain)": len(shown)},
         nothing="no job was run",
     )

@@ -55,7 +55,7 @@ def check(record: Record) -> Verdict:
         of="fenced updates",
         violations=violations,
         shown=shown,
-        figures={"lost, fenced": len(violations), "lost, plain": len(shown), "plain updates": judged["plain"]},
+        figures={"lost (fenced)": len(violations), "lost (plain)": len(shown), "plain updates": judged["plain"]},
         nothing="nothing was read, changed and written back to a fenced resource",
     )
 

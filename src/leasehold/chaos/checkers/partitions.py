@@ -28,7 +28,7 @@ def check(record: Record) -> Verdict:
         of="writes",
         violations=violations,
         shown=shown,
-        figures={"epochs": len(epochs), "violations, fenced": len(violations), "violations, plain": len(shown)},
+        figures={"epochs": len(epochs), "violations (fenced)": len(violations), "violations (plain)": len(shown)},
         nothing="no partition was written to",
     )
 

@@ -16,7 +16,7 @@ How = Literal["released", "lost", "died", "open"]
 _ASK_ENDS = ("granted", "busy", "unknown", "failed")
 _RELEASE_ENDS = ("released", "unknown", "failed")
 _REQUEST_ENDS = ("got", "wrote", "refused", "unknown", "failed")
-ALLOWANCE = 1.0
+ALLOWANCE = 2.0
 """Seconds that a busy machine may take from anybody: a bound in time is called violated only beyond it. The goals of
 the report are compared with what was measured, without any allowance."""
 

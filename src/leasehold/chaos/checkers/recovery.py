@@ -35,9 +35,11 @@ def check(record: Record) -> Verdict:
             if gap.next is None or gap.before is None:
                 continue
             took = gap.until - gap.before.until
-            if gap.before.how == "died" and gap.wanted - gap.before.until < record.run.ttl:
+            # Where something else broke before the next grant was due, the time says nothing about a death.
+            disturbed = any(fault.at > gap.before.until for fault in gap.faults)
+            if gap.before.how == "died" and gap.wanted - gap.before.until < record.run.ttl and not disturbed:
                 deaths.append(took)
-            elif gap.before.release_confirmed and gap.waited and not gap.faults:
+            if gap.before.release_confirmed and gap.waited and not gap.faults:
                 hand_overs.append(took)
             ended = max((fault.over for fault in gap.faults if record.strikes_no_worker(fault)), default=math.inf)
             if ended < gap.until:

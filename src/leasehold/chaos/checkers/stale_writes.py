@@ -52,8 +52,8 @@ def check(record: Record) -> Verdict:
         shown=shown,
         figures={
             "refused by the fence": refused,
-            "accepted stale, fenced": len(violations),
-            "accepted stale, plain": len(shown),
+            "accepted stale (fenced)": len(violations),
+            "accepted stale (plain)": len(shown),
             "plain writes": judged["plain"],
         },
         nothing="nothing was written to a fenced resource",
