@@ -24,6 +24,7 @@ COMPARED = {
     "[PostgreSQL](postgresql.md)": "postgresql://user@127.0.0.1/database",
     "[PostgreSQL sessions](postgresql-session.md)": "postgresql+session://user@127.0.0.1/database",
     "[MySQL](mysql.md)": "mysql://user@127.0.0.1/database",
+    "[MySQL sessions](mysql-session.md)": "mysql+session://user@127.0.0.1/database",
     "[etcd](etcd.md)": "etcd://127.0.0.1",
     "[ZooKeeper](zookeeper.md)": "zookeeper://127.0.0.1",
     "[Consul](consul.md)": "consul://127.0.0.1",

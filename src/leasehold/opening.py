@@ -35,6 +35,8 @@ _BUILT_IN = {
     "postgresql+session": "leasehold.engines.postgres",
     "mysql": "leasehold.engines.mysql",
     "mariadb": "leasehold.engines.mysql",
+    "mysql+session": "leasehold.engines.mysql",
+    "mariadb+session": "leasehold.engines.mysql",
 }
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30}):", re.ASCII)
 _CLIENT_PACKAGES = {

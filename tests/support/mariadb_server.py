@@ -18,6 +18,7 @@ import pymysql
 import pytest
 
 import servers
+from leasehold.testing import EngineUnderTest
 
 SYSTEM_USER = "mysql"
 """Who runs the server when the tests run as root, which it refuses to be run by."""
@@ -200,3 +201,38 @@ def running_mariadb(*, files: Mapping[str, Path] | None = None, **settings: str)
             yield server
         finally:
             server.kill()
+
+
+TABLES = ("meta", "lease", "seat", "waiter", "wake", "session")
+INTERRUPTIONS = 100
+
+
+@contextlib.contextmanager
+def under_contract(scheme: str) -> Iterator[EngineUnderTest]:
+    """A server for the contract suite: one's own, or a fresh one."""
+
+    def of_scheme(url: str) -> str:
+        return f"{scheme}://{url.partition('://')[2]}"
+
+    given = servers.given_url("mysql") or servers.given_url("mariadb")
+    if given:
+        yield EngineUnderTest(url=of_scheme(given), interruptions=INTERRUPTIONS)
+        return
+    with running_mariadb() as server:
+
+        def wipe() -> None:
+            if scheme.endswith("+session"):  # locks of the server's own go with their connections
+                for number in server.connections():
+                    server.sql(f"KILL {number}")
+            server.sql(f"DROP TABLE {', '.join(f'leasehold.leasehold_{table}' for table in TABLES)}")
+
+        yield EngineUnderTest(
+            url=of_scheme(server.url),
+            pause=server.pause,
+            resume=server.resume,
+            restart=server.restart,
+            wipe=wipe,
+            address=("127.0.0.1", server.port),
+            url_at=lambda host, port: of_scheme(server.url_at(host, port)),
+            interruptions=INTERRUPTIONS,
+        )

@@ -46,7 +46,11 @@ def engine_urls() -> dict[str, str]:
         "mysql": "mysql://user@localhost/database",
     }
     urls = {scheme: needs.get(scheme, f"{scheme}://localhost") for scheme in reversed(first.values())}
-    return urls | {"postgresql+session": "postgresql+session://localhost"}
+    sessions = {
+        "postgresql+session": "postgresql+session://localhost",
+        "mysql+session": "mysql+session://user@localhost/database",
+    }
+    return urls | sessions
 
 
 def is_engine_url(text: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Final
 from leasehold.core.engine import Purpose, Renewal, Want
 from leasehold.core.table import Place
 from leasehold.engines.mysql_facts import REPLICAS, SETTINGS, lease_facts, warn_if_weak
+from leasehold.engines.mysql_session import MysqlSessionFamily
 from leasehold.engines.sql_lease import SqlLeaseEngine
 from leasehold.errors import EngineError
 from leasehold.keeping import log
@@ -182,7 +183,7 @@ class MysqlFamily:
             wire.forked()
 
 
-def open_engine(on: str | object, *, namespace: str, client_label: str) -> MysqlFamily:
+def open_engine(on: str | object, *, namespace: str, client_label: str) -> MysqlFamily | MysqlSessionFamily:
     """Open the engine behind a URL or a client object. Nothing is sent before the first operation."""
     if isinstance(on, str):
         on = Hidden(on)
@@ -190,4 +191,5 @@ def open_engine(on: str | object, *, namespace: str, client_label: str) -> Mysql
     else:
         target = target_from_client(on)
     warn_of_transport(target, stacklevel=2)
-    return MysqlFamily(target, namespace, client_label)
+    family = MysqlSessionFamily if target.in_session else MysqlFamily
+    return family(target, namespace, client_label)

@@ -8,6 +8,7 @@ from typing import Final
 
 from leasehold.core.engine import Capability, Facts, Guarantee
 from leasehold.engines.sql_lease import LEAST_TTL
+from leasehold.engines.sql_session import SESSION_CAPABILITIES
 from leasehold.errors import GuaranteeWarning
 
 _LEASE: Final = Guarantee(
@@ -50,12 +51,58 @@ _LEASE: Final = Guarantee(
     ),
 )
 
+_SESSION: Final = Guarantee(
+    not_guaranteed=(
+        "A holder whose connection ends (it is killed there, the server restarts or fails over) has lost its lock at "
+        "that moment, and believes in it until it notices: for a tenth of a second, or up to its TTL if the network "
+        "swallows the news. Another may hold the name by then, and only a fence at the resource stops the writes of "
+        "one that was overtaken."
+    ),
+    tokens=(
+        "The name's last token plus one, or the server's clock in microseconds where that is higher. While the data "
+        "survives, tokens increase whatever clocks do; the last token of a name that was not used for a day is kept in "
+        "a common floor."
+    ),
+    fit_for_correctness=True,
+    timekeeper=(
+        "The server ends a connection that was silent for a TTL, rounded up to whole seconds, by a timer of its own "
+        "(wait_timeout); the holder's own monotonic clock ends its belief, earlier."
+    ),
+    ends="Release, the end of its connection or of its process, its TTL, or a release by force.",
+    loss_told=(
+        "Within a tenth of a second when its connection is closed; at the TTL, by the holder's own clock, when the "
+        "network swallows everything."
+    ),
+    takeover=(
+        "At once when the holder's process or connection ends; its TTL, rounded up to whole seconds, after its last "
+        "heartbeat when its host vanished or it stalls. Waiters are queued and woken by the server; every 30 s each of "
+        "them queues anew."
+    ),
+    failover="Every lock ends with the server. Tokens go on as far as their table was replicated, or by the clock.",
+    proxies=(
+        "A proxy must keep one session for each connection. In a Galera or group-replication cluster all programs must "
+        "use the same node: these locks end at the node."
+    ),
+    enforce_with=(
+        "innodb_flush_log_at_trx_commit=1, sync_binlog=1 where there is a binary log, binlog_format ROW or MIXED, and "
+        "a fence at the resource, which is needed more here: locks end with connections."
+    ),
+)
+
 _CAPABILITIES: Final = frozenset(Capability) - {Capability.TOKEN_SURVIVES_FAILOVER}
+
+LEAST_SESSION_TTL: Final = 1.0
+"""The server's timer counts whole seconds."""
 
 
 def lease_facts(address: str) -> Facts:
     """Describe leases in tables."""
     return Facts("mysql", address, _CAPABILITIES, _LEASE, LEAST_TTL)
+
+
+def session_facts(address: str) -> Facts:
+    """Describe leases that live in a connection."""
+    return Facts("mysql+session", address, SESSION_CAPABILITIES, _SESSION, LEAST_SESSION_TTL)
 
 
 # Not @@name: of these, each kind of server has some and calls the others unknown.

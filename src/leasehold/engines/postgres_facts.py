@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from leasehold.core.engine import Capability, Facts, Guarantee
 from leasehold.engines.sql_lease import LEAST_TTL
+from leasehold.engines.sql_session import SESSION_CAPABILITIES
 from leasehold.errors import GuaranteeWarning
 
 _LEASE: Final = Guarantee(
@@ -89,15 +90,6 @@ _SESSION: Final = Guarantee(
 )
 
 _CAPABILITIES: Final = frozenset(Capability) - {Capability.TOKEN_SURVIVES_FAILOVER}
-_SESSION_CAPABILITIES: Final = frozenset(
-    {
-        Capability.PUSH_WAIT,
-        Capability.INSPECT,
-        Capability.BREAK,
-        Capability.TOKEN_SURVIVES_RESTART,
-        Capability.TOKEN_SURVIVES_DATA_LOSS,
-    }
-)
 
 
 def lease_facts(address: str) -> Facts:
@@ -107,7 +99,7 @@ def lease_facts(address: str) -> Facts:
 
 def session_facts(address: str) -> Facts:
     """Describe leases that live in a connection."""
-    return Facts("postgresql+session", address, _SESSION_CAPABILITIES, _SESSION, LEAST_TTL)
+    return Facts("postgresql+session", address, SESSION_CAPABILITIES, _SESSION, LEAST_TTL)
 
 
 SETTINGS: Final = """

@@ -18,6 +18,23 @@ from leasehold.wires.sql_pool import Pool
 from leasehold.wires.sql_table import Request, Row
 
 
+async def connected_line(target: Target, dialer: Dialer, tables: Tables, until: float) -> Line:
+    """A connection to the first endpoint that can be written to."""
+    failure: EngineError = unreachable(target.address, "it has no address")
+    for position, endpoint in enumerate(target.endpoints):
+        now = dialer.world.now()
+        # Leave a share of the time for the others.
+        share = now + (until - now) / (len(target.endpoints) - position)
+        try:
+            line = await dialer.dial(endpoint, share)
+            await tables.enter(line, share)
+        except EngineUnavailable as error:
+            failure = error
+        else:
+            return line
+    raise failure
+
+
 class MysqlWire:
     """Our path to the server, in one of the worlds."""
 
@@ -30,21 +47,7 @@ class MysqlWire:
         self.lend, self.give_back = self._pool.lend, self._pool.give_back
 
     async def _connect(self, until: float) -> Line:
-        """A connection to the first endpoint that can be written to."""
-        failure: EngineError = unreachable(self._target.address, "it has no address")
-        endpoints = self._target.endpoints
-        for position, endpoint in enumerate(endpoints):
-            now = self.world.now()
-            # Leave a share of the time for the others.
-            share = now + (until - now) / (len(endpoints) - position)
-            try:
-                line = await self._dialer.dial(endpoint, share)
-                await self._tables.enter(line, share)
-            except EngineUnavailable as error:
-                failure = error
-            else:
-                return line
-        raise failure
+        return await connected_line(self._target, self._dialer, self._tables, until)
 
     async def _open_ear(self, until: float) -> Ear:
         line = await self._connect(until)

@@ -40,6 +40,7 @@ class Dialer:
     """Opens connections to a target's endpoints."""
 
     def __init__(self, target: Target, sockets: Sockets, label: str) -> None:
+        self.world = sockets.world
         self._target, self._sockets, self._program = target, sockets, program_name(label)
 
     async def dial(self, endpoint: Endpoint, until: float) -> Line:

@@ -12,6 +12,7 @@ from leasehold.wires.mysql_errors import DUPLICATE, NO_SUCH_THREAD, error_from
 from leasehold.wires.mysql_packets import QUERY, Answers, Nonsense, SqlError, rendered
 from leasehold.wires.mysql_stream import Stream
 from leasehold.wires.postgres_errors import cut_off, nonsense, unanswered, unreachable
+from leasehold.wires.sockets import Sockets
 from leasehold.wires.sql_table import Raced, Request, Row
 
 NUDGE: Final = "nudge"
@@ -23,6 +24,16 @@ class Line:
 
     def __init__(self, stream: Stream, address: str) -> None:
         self.stream, self._address = stream, address
+        self._posted = Answers()
+
+    @property
+    def sockets(self) -> Sockets:
+        """Whose waiting is done on it now."""
+        return self.stream.sockets
+
+    @sockets.setter
+    def sockets(self, sockets: Sockets) -> None:
+        self.stream.sockets = sockets
 
     async def ask(self, request: Request, until: float, *, commits: bool = True) -> list[Row]:
         """Send one request, a transaction of its own, and return its rows."""
@@ -64,6 +75,32 @@ class Line:
             self.close()
             raise
         return self._sorted(requests, answers)
+
+    def post(self, request: Request) -> None:
+        """Send a request whose answer is fetched later; raises `ConnectionError` when the connection broke."""
+        self._posted = Answers()
+        try:
+            self.stream.send_now(QUERY + rendered(request).encode())
+        except OSError:
+            self.close()
+            raise ConnectionError from None
+
+    async def answer(self, until: float) -> list[Row] | None:
+        """The answer to what was posted; None when it has not come by `until`, and then it may still come."""
+        try:
+            answers = await self.stream.answers(until, self._posted)
+        except TimeoutError:
+            return None
+        except (OSError, Nonsense):
+            self.close()
+            raise ConnectionError from None
+        except BaseException:
+            self.close()
+            raise
+        if answers.error is not None:
+            self.close()
+            raise ConnectionError
+        return answers.results[-1]
 
     def _sorted(self, requests: Sequence[Request], answers: Answers) -> list[list[Row]]:
         """The rows that each request asked for."""

@@ -21,7 +21,7 @@ class Stream:
     """Packets over a socket. All waiting is done by the sockets of a world."""
 
     def __init__(self, sock: socket.socket, sockets: Sockets) -> None:
-        self._sock, self._sockets = sock, sockets
+        self._sock, self.sockets = sock, sockets
         self._wants_read: tuple[type[Exception], ...] = (BlockingIOError,)
         self._wants_write: tuple[type[Exception], ...] = (BlockingIOError,)
         self.inbox = Inbox()
@@ -68,9 +68,9 @@ class Stream:
         if self._sock.send(packet) != len(packet):
             raise ConnectionError("the socket is full")
 
-    async def answers(self, until: float) -> Answers:
-        """The answers to the packet of requests that was sent."""
-        answers, inbox = Answers(), self.inbox
+    async def answers(self, until: float, answers: Answers | None = None) -> Answers:
+        """The answers to the packet of requests that was sent, added to those of them that came before."""
+        answers, inbox = answers or Answers(), self.inbox
         while not answers.is_complete:
             if self.receive():
                 answers.feed(inbox.packets())
@@ -97,7 +97,7 @@ class Stream:
         return True
 
     async def _ready(self, until: float, *, to_write: bool) -> None:
-        if not await self._sockets.ready(self._sock.fileno(), to_write=to_write, until=until):
+        if not await self.sockets.ready(self._sock.fileno(), to_write=to_write, until=until):
             raise TimeoutError
 
     def is_quiet(self) -> bool:

@@ -83,6 +83,16 @@ CREATE TABLE IF NOT EXISTS leasehold_wake (
     since BIGINT NOT NULL,
     PRIMARY KEY (address, letter)
 ) ENGINE=InnoDB;
+CREATE TABLE IF NOT EXISTS leasehold_session (
+    namespace VARBINARY(255) NOT NULL,
+    name VARBINARY(255) NOT NULL,
+    lock_name VARBINARY(64) NOT NULL,
+    token BIGINT NOT NULL,
+    since BIGINT NOT NULL,
+    ttl BIGINT NOT NULL,
+    about VARBINARY(1024) NOT NULL,
+    PRIMARY KEY (namespace, name)
+) ENGINE=InnoDB;
 INSERT IGNORE INTO leasehold_meta VALUES (1, {version}, 0);
 """
 
@@ -102,7 +112,7 @@ def dialect_of(clock: str = CLOCK) -> Dialect:
 _ENTER: Final = Statement(
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; "
     "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_safe_updates = 0, "
-    "sql_auto_is_null = 0, innodb_lock_wait_timeout = {0} "
+    "sql_auto_is_null = 0, time_zone = '+00:00', innodb_lock_wait_timeout = {0} "
     "/*M!100108 , max_statement_time = 0 */ /*!50708 , max_execution_time = 0 */; "
     "SELECT @@global.read_only, (SELECT version FROM leasehold_meta)",
     "enter",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT: Final = 3306
 SCHEMES: Final = ("mysql", "mariadb")
+SESSION: Final = "+session"
 SHAPE: Final = "mysql://user[:password]@host[:port]/database[?option=value&…]"
 OPTIONS: Final = ("ssl-mode", "ssl-ca", "ssl-cert", "ssl-key", "socket")
 SSL_MODES: Final = ("DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
@@ -38,13 +39,15 @@ class Target:
     user: Hidden = field(repr=False)
     password: Hidden = field(repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    in_session: bool = False
+    """Whether leases live in a connection, by locks of the server's own; else in a table."""
 
     @property
     def address(self) -> str:
         """The whole as people write it, without a secret."""
         hosts = ",".join(str(one) for one in self.endpoints if not one.path)
         path = next((f"?socket={one.path}" for one in self.endpoints if one.path), "")
-        return f"mysql://{hosts}/{quote(self.database, safe='')}{path}"
+        return f"mysql{SESSION if self.in_session else ''}://{hosts}/{quote(self.database, safe='')}{path}"
 
     @property
     def is_local(self) -> bool:
@@ -69,8 +72,10 @@ def target_from_url(url: str) -> Target:
 
 def _target_from_url(url: str) -> Target:
     scheme, separator, rest = url.partition("://")
-    if not separator or scheme not in SCHEMES:
-        raise _Refused(f"it must start with one of {', '.join(f'{name}://' for name in SCHEMES)}")
+    kind = scheme.removesuffix(SESSION)
+    if not separator or kind not in SCHEMES:
+        known = (f"{name}{mode}://" for mode in ("", SESSION) for name in SCHEMES)
+        raise _Refused(f"it must start with one of {', '.join(known)}")
     if not rest.isascii() or not rest.isprintable() or " " in rest or "#" in rest:
         raise _Refused("it has a space, a '#', a control character or a letter outside of ASCII; percent-encode those")
     before, _, query = rest.partition("?")
@@ -79,7 +84,8 @@ def _target_from_url(url: str) -> Target:
     if "@" in userinfo or "@" in path or "@" in query:
         raise _Refused("it has an '@' in a strange place; in a password write '@' as %40, '/' as %2F, '?' as %3F")
     user, _, password = userinfo.partition(":")
-    return _target(_endpoints(hosts), _decoded(path), _decoded(user), _decoded(password), _options(query))
+    target = _target(_endpoints(hosts), _decoded(path), _decoded(user), _decoded(password), _options(query))
+    return replace(target, in_session=scheme != kind)
 
 
 def _options(query: str) -> dict[str, Hidden]:

@@ -10,9 +10,8 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
-from leasehold.wires.postgres_line import Line
 from leasehold.wires.sockets import Sockets
 from leasehold.wires.sql_table import Request, Row
 
@@ -20,12 +19,49 @@ MOST_IDLE: Final = 4
 """Connections that are kept for the next lease, so that taking one is one round trip."""
 
 
-class Pin:
+class Line(Protocol):
+    """A connection to a SQL server, as leases that live in one use it."""
+
+    sockets: Sockets
+
+    async def ask(self, request: Request, until: float, *, commits: bool = True) -> list[Row]:
+        """Send one request, a transaction of its own, and return its rows."""
+        ...
+
+    async def ask_all(self, requests: Sequence[Request], until: float, *, commits: bool) -> list[list[Row]]:
+        """Send requests together and return the rows of each."""
+        ...
+
+    def post(self, request: Request) -> None:
+        """Send a request whose answer is fetched later; raises `ConnectionError` when the connection broke."""
+        ...
+
+    async def answer(self, until: float) -> list[Row] | None:
+        """The answer to what was posted; None when it has not come by `until`, and then it may still come."""
+        ...
+
+    def is_usable(self) -> bool:
+        """Whether an idle line can carry a request: it is open, and the server has not hung up."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+    def let_go(self) -> None:
+        """Close this process's end only: after a fork the parent goes on using the connection."""
+        ...
+
+
+KeyT = TypeVar("KeyT", bound=int | str)
+
+
+class Pin(Generic[KeyT]):
     """A connection that holds a lock for one holder, or waits for it."""
 
     __slots__ = ("_mutex", "holder", "key", "line", "pid", "posted_at", "token", "ttl")
 
-    def __init__(self, holder: str, key: int, line: Line) -> None:
+    def __init__(self, holder: str, key: KeyT, line: Line) -> None:
         self.holder, self.key, self.line = holder, key, line
         self.token = self.pid = 0
         """The token, once the lock is held; and the server's process that holds it."""
@@ -59,20 +95,20 @@ class Pin:
             self._mutex.release()
 
 
-class Pins:
+class Pins(Generic[KeyT]):
     """All pinned connections of a family, by their holders."""
 
     def __init__(self, connect: Callable[[Sockets, float], Awaitable[Line]]) -> None:
         self._connect = connect
-        self._pins: dict[str, Pin] = {}
+        self._pins: dict[str, Pin[KeyT]] = {}
         self._idle: list[Line] = []
         self._open: weakref.WeakSet[Line] = weakref.WeakSet()
 
-    def get(self, holder: str) -> Pin | None:
+    def get(self, holder: str) -> Pin[KeyT] | None:
         """The connection of a holder."""
         return self._pins.get(holder)
 
-    async def pin(self, holder: str, key: int, sockets: Sockets, until: float) -> Pin:
+    async def pin(self, holder: str, key: KeyT, sockets: Sockets, until: float) -> Pin[KeyT]:
         """A connection that holds nothing, for a holder. It is known from here on, whatever interrupts its user."""
         line = await self._line(sockets, until)
         pin = self._pins[holder] = Pin(holder, key, line)
@@ -119,7 +155,7 @@ class Pins:
         else:
             line.close()
 
-    def unpin(self, pin: Pin, *, clean: bool) -> None:
+    def unpin(self, pin: Pin[KeyT], *, clean: bool) -> None:
         """The holder does not need it any more; unless it is `clean`, and surely holds nothing, it is closed."""
         self._pins.pop(pin.holder, None)
         if clean:
@@ -128,7 +164,7 @@ class Pins:
             pin.line.close()
 
     @contextmanager
-    def closed_on_error(self, pin: Pin) -> Iterator[None]:
+    def closed_on_error(self, pin: Pin[KeyT]) -> Iterator[None]:
         """After any failure nobody knows what the connection holds."""
         try:
             yield
@@ -136,9 +172,15 @@ class Pins:
             self.unpin(pin, clean=False)
             raise
 
-    def broken(self) -> list[Pin]:
+    def broken(self) -> list[Pin[KeyT]]:
         """Those that hold a lock and whose server has hung up."""
         return [pin for pin in list(self._pins.values()) if pin.token and pin.is_broken()]
+
+    def __del__(self) -> None:
+        # Leases that were never given back end with the last who knew of them.
+        for pin in self._pins.values():
+            pin.line.close()
+        self.close_idle()
 
     def close_idle(self) -> None:
         """Close what is kept for later."""

@@ -1,0 +1,195 @@
+"""Named locks of MySQL and MariaDB (GET_LOCK): each lease lives and dies with a connection of its own.
+
+See `leasehold.engines.sql_session` for what that means. Lock and token are had in one round trip.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable
+from typing import Final
+
+from leasehold.core.engine import Busy, HolderStatus, Incumbent, NameStatus, Purpose, WaiterStatus, Want
+from leasehold.engines.mysql_facts import session_facts, warn_if_weak
+from leasehold.engines.mysql_session_sql import CLOCK, SWEEP_AT_ONCE, session_statements
+from leasehold.engines.sql_session import SHORTEST_OPENING, SLICE, SqlSessionEngine
+from leasehold.errors import EngineError, EngineUnavailable
+from leasehold.wires.mysql import connected_line
+from leasehold.wires.mysql_dial import Dialer
+from leasehold.wires.mysql_line import Line
+from leasehold.wires.mysql_packets import literal
+from leasehold.wires.mysql_tables import Tables
+from leasehold.wires.mysql_target import Target
+from leasehold.wires.sockets import BlockingSockets, Sockets
+from leasehold.wires.sockets_asyncio import AsyncSockets
+from leasehold.wires.sql_pins import Pin, Pins
+from leasehold.wires.sql_table import Request
+
+EARLY: Final = 0.05
+"""Who comes back from the server's queue so long before its time, in seconds, met a server that waits for whole
+seconds only."""
+PAUSE: Final = 0.1
+"""How often one asks again during the rest, in seconds."""
+LONGEST_KILL: Final = 1.0
+"""For how long one watches whether the connection of a holder ends that was killed, in seconds."""
+_ABOUT: Final = re.compile(r"@leasehold_about = x'([0-9a-f]*)'")
+
+
+def key_of(namespace: str, name: str) -> str:
+    """The name of a name's lock in the server: 240 bits of a strong hash over both, which cannot run into each other.
+
+    A server knows no more than 64 characters of a lock's name, and may or may not fold their case.
+    """
+    text = f"{len(namespace.encode())}:{namespace}:{name}"
+    return f"lhs:{hashlib.sha256(text.encode()).hexdigest()[:60]}"
+
+
+class MysqlSessionEngine(SqlSessionEngine[str]):
+    """The operations in the words of MySQL and MariaDB."""
+
+    def __init__(self, family: MysqlSessionFamily, sockets: Sockets) -> None:
+        super().__init__(family, sockets)
+        self._waiting, self._swept_to = family.waiting, ("", "")
+
+    async def _try(self, pin: Pin[str], want: Want, until: float) -> Busy | None:
+        return await self._lock(pin, want, 0.0, until)
+
+    async def _lock(self, pin: Pin[str], want: Want, patience: float, until: float) -> Busy | None:
+        ttl = math.ceil(want.ttl * 1_000_000)
+        values = (pin.key, int(patience * 1000), self._namespace, want.name, ttl, _whole(want.ttl), want.about)
+        [[got, minted, connection, token, about]] = await pin.line.ask(self._request("lock", *values), until)
+        if got is None:
+            raise EngineUnavailable(f"{self._address} could not decide about a lock (GET_LOCK said NULL)")
+        if not int(got):
+            return Busy(SLICE, None if token is None else Incumbent(int(token), 0, math.inf, about))
+        pin.pid, pin.ttl = int(connection), want.ttl
+        pin.token = int(minted)
+        return None
+
+    async def _queue(self, pin: Pin[str], want: Want, until: float) -> None:
+        [[self._waiting[want.holder]]] = await pin.line.ask(self._request("self"), until)
+        # The answer gets a moment to come: a wait that is given up leaves a closed connection.
+        busy = await self._lock(pin, want, max(until - self.world.now(), 0.0), until + EARLY)
+        del self._waiting[want.holder]
+        if busy is None:
+            return
+        self._pins.unpin(pin, clean=True)
+        left = until - self.world.now()
+        if left > EARLY:
+            await self.world.sleep(min(left, PAUSE))
+
+    def _heartbeat(self, pin: Pin[str]) -> Request:
+        return self._request("heartbeat", pin.key, _whole(pin.ttl))
+
+    async def release(self, name: str, holder: str, *, until: float) -> bool:
+        """Give the lock back, and the place in the queue. False when it was not held by this holder any more."""
+        held = await super().release(name, holder, until=until)
+        connection = self._waiting.pop(holder, None)
+        if connection is not None:  # a server that makes somebody wait does not look whether that one is still there
+            await self._ask(self._request("kill", connection), until)
+        return held
+
+    def forked(self) -> None:
+        """In a forked child: let go of every inherited connection of the family."""
+        super().forked()
+        self._waiting.clear()
+
+    # Looking, and force
+
+    async def status(self, name: str, *, until: float) -> NameStatus | None:
+        """Who holds and who waits; None when the server knows nothing of this name."""
+        rows = await self._ask(self._request("status", self._namespace, name), until)
+        if not rows:
+            return None
+        [[token, about, age, ttl, is_held]] = rows
+        holder = HolderStatus(int(token), "exclusive", about, int(age) / 1e6, int(ttl) / 1e6)
+        key = literal(self._key_of(self._namespace, name))
+        asked = await self._ask(self._request("waiters", f"GET_LOCK({key}"), until)
+        waiters = [_waiter(info, int(seconds)) for info, seconds in asked]
+        return NameStatus(name, int(token), (holder,) if int(is_held) else (), tuple(waiters))
+
+    async def names(self, *, after: str | None, limit: int, until: float) -> list[str]:
+        """Names that are held, in the order of their bytes, following `after`."""
+        return [name for [name] in await self._ask(self._request("names", self._namespace, after or "", limit), until)]
+
+    async def force_release(self, name: str, *, until: float) -> int:
+        """End the connection of whoever holds the lock, after a token above its own was minted; returns that token."""
+        key = self._key_of(self._namespace, name)
+        [[token, connection]] = await self._ask(self._request("mint", self._namespace, name, key), until)
+        if connection is not None:
+            await self._ask(self._request("kill", int(connection)), until)
+            await self._watch_end(key, connection, min(until, self.world.now() + LONGEST_KILL))
+        return int(token)
+
+    async def _watch_end(self, key: str, connection: int, until: float) -> None:
+        while (await self._ask(self._request("who", key), until + EARLY))[0][0] == connection:
+            if self.world.now() >= until:
+                raise EngineError(
+                    f"the holder's connection to {self._address} was not ended; a user may end its own connections, "
+                    "and those of others with CONNECTION ADMIN (or CONNECTION_ADMIN, or SUPER)"
+                )
+            await self.world.sleep(0.005)
+
+    async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
+        """Warn where tokens may be lost."""
+        if purpose == "correctness":
+            settings = await self._ask(self._request("settings"), until)
+            [[replicas]] = await self._ask(self._request("replicas"), until)
+            warn_if_weak(self._address, dict(settings), int(replicas))
+
+    async def _sweep(self, until: float) -> None:
+        page = await self._ask(self._request("page", *self._swept_to), until)
+        old = [self._request("forget", *row[:3]) for row in page if int(row[3])]
+        if old:
+            await self._pins.ask_all(old, self._sockets, until)
+        self._swept_to = (page[-1][0], page[-1][1]) if len(page) == SWEEP_AT_ONCE else ("", "")
+
+
+def _whole(ttl: float) -> int:
+    """The server's timer counts whole seconds."""
+    return max(math.ceil(ttl), 1)
+
+
+def _waiter(info: str, seconds: int) -> WaiterStatus:
+    found = _ABOUT.search(info)
+    about = bytes.fromhex(found[1]).decode("utf-8", "replace") if found else ""
+    return WaiterStatus("exclusive", about, float(seconds), max(SLICE - seconds, 0.0))
+
+
+class MysqlSessionFamily:
+    """One database, and how to reach it in each world."""
+
+    def __init__(
+        self,
+        target: Target,
+        namespace: str,
+        label: str,
+        *,
+        clock: str = CLOCK,
+        key_of: Callable[[str, str], str] = key_of,
+    ) -> None:
+        """`clock` is the server's own, except in tests."""
+        self.facts = session_facts(target.address)
+        self.target, self.namespace, self.key_of = target, namespace, key_of
+        self.statements = session_statements(clock)
+        self.waiting: dict[str, int] = {}
+        """The connections of holders that stand in the server's queue, or were interrupted there."""
+        self.pins: Pins[str] = Pins(self._connect)
+        self._label, self._tables = label, Tables(target.address)
+
+    def __repr__(self) -> str:
+        return f"<MysqlSessionFamily {self.facts.address}>"
+
+    def blocking(self) -> MysqlSessionEngine:
+        """An engine whose operations block. Threads may share it."""
+        return MysqlSessionEngine(self, BlockingSockets())
+
+    def asyncio(self) -> MysqlSessionEngine:
+        """An engine for the running event loop. Tasks may share it."""
+        return MysqlSessionEngine(self, AsyncSockets())
+
+    async def _connect(self, sockets: Sockets, until: float) -> Line:
+        until = max(until, sockets.world.now() + SHORTEST_OPENING)
+        return await connected_line(self.target, Dialer(self.target, sockets, self._label), self._tables, until)

@@ -1,0 +1,245 @@
+"""Leases that live and die with a connection to a SQL server, whose own locks exclude: what all such servers share.
+
+The server queues who waits and hands the lock over by itself. A connection that is silent for a whole TTL is ended by
+the server, and its lock with it: so a lease of this kind has a deadline like any other, and is also over at once when
+its process or its connection ends. Tokens come from a table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, Protocol
+
+from leasehold.core.engine import Busy, Capability, Facts, Grant, Renewal, Suspect, Want
+from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown
+from leasehold.keeping import log
+from leasehold.wires.sockets import Sockets
+from leasehold.wires.sql_pins import KeyT, Pin, Pins
+from leasehold.wires.sql_table import Request, Row, Statement, Value
+
+SLICE: Final = 30.0
+"""How long one statement waits for a lock, in seconds: while it does, the server cannot clean up dead rows."""
+SHORT_WAIT: Final = 0.1
+"""Who waits for no longer than this, in seconds, asks once more at the end: a wait in vain costs a connection."""
+QUICK_ANSWER: Final = 0.02
+SHORTEST_OPENING, SHORTEST_REQUEST = 0.15, 0.05
+"""Even a caller in a hurry lets a connection be opened and used once, in seconds: without one, nobody gets anywhere."""
+LOOK_EVERY: Final = 0.1
+"""How soon a connection that the server has closed is noticed, in seconds: also that of a lease just taken."""
+SWEEP_EVERY: Final = 256
+SESSION_CAPABILITIES: Final = frozenset(
+    {
+        Capability.PUSH_WAIT,
+        Capability.INSPECT,
+        Capability.BREAK,
+        Capability.TOKEN_SURVIVES_RESTART,
+        Capability.TOKEN_SURVIVES_DATA_LOSS,
+    }
+)
+
+
+class Family(Protocol[KeyT]):
+    """One database, and what its engines share: the keeper's engine uses the same pinned connections."""
+
+    facts: Facts
+    namespace: str
+    statements: dict[str, Statement]
+    pins: Pins[KeyT]
+    key_of: Callable[[str, str], KeyT]
+
+
+class SqlSessionEngine(ABC, Generic[KeyT]):
+    """The operations, in either world."""
+
+    def __init__(self, family: Family[KeyT], sockets: Sockets) -> None:
+        self.facts, self.world = family.facts, sockets.world
+        self._pins, self._sockets, self._statements = family.pins, sockets, family.statements
+        self._key_of, self._namespace, self._address = family.key_of, family.namespace, family.facts.address
+        self._looking: asyncio.Task[None] | None = None
+        self._takes_until_sweep = 1 + int(self.world.chance() * SWEEP_EVERY)
+
+    def _request(self, what: str, *values: Value) -> Request:
+        return Request(self._statements[what], values)
+
+    async def _ask(self, request: Request, until: float) -> list[Row]:
+        return await self._pins.ask(request, self._sockets, until)
+
+    # What each server has words of its own for
+
+    @abstractmethod
+    async def _try(self, pin: Pin[KeyT], want: Want, until: float) -> Busy | None:
+        """Ask for the lock once, and note the grant in the pin, or say who has it."""
+
+    @abstractmethod
+    async def _queue(self, pin: Pin[KeyT], want: Want, until: float) -> None:
+        """Wait in the server's queue, note a grant in the pin; whatever else comes of it closes or frees the pin."""
+
+    @abstractmethod
+    def _heartbeat(self, pin: Pin[KeyT]) -> Request:
+        """Starts the server's timer anew, and answers who serves this connection."""
+
+    @abstractmethod
+    async def _sweep(self, until: float) -> None:
+        """Forget some names that nobody has used for a day; their tokens do not fall."""
+
+    # Taking
+
+    async def take(
+        self,
+        want: Want,
+        *,
+        until: float,
+        patience: float | None = None,  # noqa: ARG002 -- who waits queues in `wait`
+        suspect: Suspect | None = None,  # noqa: ARG002 -- no clock that could be set back keeps these leases
+    ) -> Grant | Busy:
+        """Take the lock and mint its token in one round trip, or say who has it."""
+        pin = self._pins.get(want.holder)
+        if pin is not None and pin.token and await self._prove(pin, want.ttl, until):
+            return Grant(pin.token)
+        self._takes_until_sweep -= 1
+        if self._takes_until_sweep <= 0:
+            self._takes_until_sweep = SWEEP_EVERY
+            try:
+                await self._sweep(until)
+            except EngineError as error:
+                log().debug("names that nobody uses could not be swept: %s", error)
+        pin = await self._pins.pin(want.holder, self._key_of(self._namespace, want.name), self._sockets, until)
+        until = max(until, self.world.now() + SHORTEST_REQUEST)
+        with self._pins.closed_on_error(pin):
+            busy = await self._try(pin, want, until)
+        if busy is None:
+            return Grant(pin.token)
+        self._pins.unpin(pin, clean=True)
+        return busy
+
+    async def _prove(self, pin: Pin[KeyT], ttl: float, until: float) -> bool:
+        """Whether a wait has brought the lock, or an answer that came too late.
+
+        The server's timer may have started long before the answer was here, so it is started anew.
+        """
+        return await self.renew([Renewal("", pin.holder, pin.token, ttl)], until=until) == [True]
+
+    async def wait(self, want: Want, until: float) -> None:
+        """Wait in the server's own queue, and return with the lock, or without it at `until`."""
+        left = until - self.world.now()
+        if left < SHORT_WAIT:
+            await self.world.sleep(max(left, 0.0))
+            return
+        try:
+            key = self._key_of(self._namespace, want.name)
+            pin = await self._pins.pin(want.holder, key, self._sockets, until)
+            with self._pins.closed_on_error(pin):
+                await self._queue(pin, want, until)
+        except EngineError as error:
+            log().debug("a wait for %s ended without the lock: %s", ascii(want.name), error)
+
+    # Keeping
+
+    async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool | None]:
+        """Send a heartbeat on the connection of each lease, then fetch the answers: a slow one delays no other."""
+        began_at = self.world.now()
+        # What is not known yet is None. A first, short look leaves nobody waiting behind one that hangs.
+        kept: dict[str, bool | None] = {lease.holder: await self._keep(lease, began_at, began_at) for lease in leases}
+        for give_up_at in (self.world.now() + QUICK_ANSWER, until):
+            for lease in leases:
+                if kept[lease.holder] is None:
+                    kept[lease.holder] = await self._keep(lease, began_at, min(give_up_at, until))
+        if all(one is None for one in kept.values()):
+            raise OutcomeUnknown(f"{self._address} did not answer a heartbeat in time")
+        return [kept[lease.holder] for lease in leases]
+
+    async def _keep(self, lease: Renewal, began_at: float, until: float) -> bool | None:
+        """Whether a lease is kept, by a heartbeat that was sent since `began_at`; None when there is no answer yet."""
+        pin = self._pins.get(lease.holder)
+        if pin is None or pin.token != lease.token:
+            return False
+        if not await pin.claim(self._sockets, until):
+            return None
+        try:
+            pin.ttl = max(pin.ttl, lease.ttl)
+            kept = await self._beat(pin, began_at, until)
+        except ConnectionError:
+            kept = False
+        finally:
+            pin.free()
+        if kept is False:
+            self._pins.unpin(pin, clean=False)
+        return kept
+
+    async def _beat(self, pin: Pin[KeyT], began_at: float, until: float) -> bool | None:
+        while True:
+            if pin.posted_at is None:
+                pin.line.post(self._heartbeat(pin))
+                pin.posted_at = self.world.now()
+            posted_at = pin.posted_at
+            kept = await self._fetch(pin, until)
+            if not kept or posted_at >= began_at:
+                return kept
+            # That one was sent earlier, and proves nothing about now.
+
+    async def _fetch(self, pin: Pin[KeyT], until: float) -> bool | None:
+        """The answer to a heartbeat, if one is under way; None when it has not come. Raises `ConnectionError`."""
+        if pin.posted_at is None:
+            return True
+        answer = await pin.line.answer(until)
+        if answer is None:
+            return None
+        pin.posted_at = None
+        return bool(answer and answer[0][0] == pin.pid)
+
+    def when_lost(self, tell: Callable[[str], object]) -> None:
+        """Have `tell` called with each holder whose connection the server has closed."""
+        self._looking = asyncio.get_running_loop().create_task(self._look_for_losses(tell))
+
+    async def _look_for_losses(self, tell: Callable[[str], object]) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            for pin in self._pins.broken():
+                self._pins.unpin(pin, clean=False)
+                tell(pin.holder)
+
+    # Giving back
+
+    async def release(self, name: str, holder: str, *, until: float) -> bool:  # noqa: ARG002 -- the holder is unique
+        """Give the lock back. False when it was not held by this holder any more."""
+        pin = self._pins.get(holder)
+        if pin is None:
+            return False
+        if not await pin.claim(self._sockets, until):
+            raise OutcomeUnknown(f"the connection of this lease to {self._address} is in use by others")
+        try:
+            with self._pins.closed_on_error(pin):
+                held = await self._unlock(pin, until)
+        finally:
+            pin.free()
+        self._pins.unpin(pin, clean=held)
+        return held
+
+    async def _unlock(self, pin: Pin[KeyT], until: float) -> bool:
+        try:
+            heard = await self._fetch(pin, until)
+        except ConnectionError:
+            return False
+        if heard is None:
+            raise OutcomeUnknown(f"{self._address} did not answer in time; the lock's connection was closed")
+        if not heard or not pin.token or not pin.line.is_usable():
+            return False
+        try:
+            [[unlocked, pid, *_]] = await pin.line.ask(self._request("unlock", pin.key), until)
+        except EngineUnavailable as error:
+            # Even if it was not sent: the connection is closed now, and that gives the lock back.
+            raise OutcomeUnknown(str(error)) from None
+        return bool(unlocked) and pid == pin.pid
+
+    async def close(self) -> None:
+        """Close what no lease needs. Leases that are held stay so until their TTL."""
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        self._pins.close_idle()
+
+    def forked(self) -> None:
+        """In a forked child: let go of every inherited connection of the family."""
+        self._pins.forked()

@@ -1,0 +1,158 @@
+"""Named locks that live and die with a connection: who ends them, who is told, and what is forgotten."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from tests.engines.mysql_help import eventually, fresh_namespace, soon, want
+from tests.support.mariadb_server import MariadbServer
+
+from leasehold import Capability, Leasehold, LeaseLost, NotSupported
+from leasehold.core.engine import Grant
+from leasehold.core.worlds import run_blocking
+from leasehold.engines.mysql_session import MysqlSessionFamily, key_of
+from leasehold.wires.mysql_target import target_from_url
+
+HOLDING = """
+import sys
+from leasehold import Leasehold
+lease = Leasehold(sys.argv[1], namespace=sys.argv[2]).lock("n", ttl=60).acquire()
+print(lease.token, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def url(mariadb_server: MariadbServer) -> str:
+    return mariadb_server.url.replace("mariadb", "mariadb+session", 1)
+
+
+def holder(server: MariadbServer, namespace: str) -> int | None:
+    """The connection that holds the lock on `n`."""
+    [[number]] = server.sql("SELECT IS_USED_LOCK(%s)", key_of(namespace, "n"))
+    return None if number is None else int(number)
+
+
+def test_the_lock_is_the_servers_own(url: str, mariadb_server: MariadbServer) -> None:
+    """Anybody who asks IS_USED_LOCK sees it, and whoever asks for it by hand is excluded."""
+    namespace = fresh_namespace()
+    with Leasehold(url, namespace=namespace) as locks:
+        with locks.lock("n"):
+            assert holder(mariadb_server, namespace) is not None
+            assert mariadb_server.sql("SELECT GET_LOCK(%s, 0)", key_of(namespace, "n")) == [(0,)]
+        assert holder(mariadb_server, namespace) is None
+
+
+def test_a_holder_whose_connection_is_killed_is_told_at_once(url: str, mariadb_server: MariadbServer) -> None:
+    namespace = fresh_namespace()
+    with Leasehold(url, namespace=namespace) as locks, Leasehold(url, namespace=namespace) as others:
+        lease = locks.lock("n", ttl=60).acquire()
+        mariadb_server.sql(f"KILL {holder(mariadb_server, namespace)}")
+        assert lease.wait_lost(10.0), "long before its TTL"
+        with pytest.raises(LeaseLost):
+            lease.release()
+        with others.lock("n", wait=5) as next_one:
+            assert next_one.token > lease.token
+
+
+def test_the_lock_of_a_killed_process_is_free_at_once(url: str) -> None:
+    namespace = fresh_namespace()
+    command = [sys.executable, "-c", HOLDING, url, namespace]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        token = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(10)
+    with Leasehold(url, namespace=namespace) as locks, locks.lock("n", wait=10) as lease:
+        assert lease.token > token
+
+
+def test_the_server_ends_a_connection_that_is_silent_for_a_ttl(url: str, mariadb_server: MariadbServer) -> None:
+    """Nothing else would free the lock of a host that vanished."""
+    namespace = fresh_namespace()
+    command = [sys.executable, "-c", HOLDING.replace("ttl=60", "ttl=2"), url, namespace]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        token = int(process.stdout.readline())
+        time.sleep(3)
+        assert holder(mariadb_server, namespace) is not None, "it is renewed"
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            with Leasehold(url, namespace=namespace) as locks, locks.lock("n", wait=20) as lease:
+                assert lease.token > token
+        finally:
+            process.kill()
+
+
+def test_the_server_hands_it_to_who_waits(url: str) -> None:
+    with Leasehold(url, namespace=fresh_namespace(), label="waiting") as locks:
+        got: list[int] = []
+
+        def take() -> None:
+            with locks.lock("n", wait=20) as lease:
+                got.append(lease.token)
+
+        with locks.lock("n") as lease:
+            waiter = threading.Thread(target=take)
+            waiter.start()
+            eventually(lambda: bool((status := locks.status("n")) and status.waiters))
+            status = locks.status("n")
+            assert status is not None
+            assert status.waiters[0].about.startswith("waiting@")
+        waiter.join(20)
+        assert got[0] > lease.token
+
+
+def test_a_release_by_force_ends_the_holders_connection(url: str, mariadb_server: MariadbServer) -> None:
+    namespace = fresh_namespace()
+    with Leasehold(url, namespace=namespace) as locks:
+        lease = locks.lock("n", ttl=60).acquire()
+        assert locks.force_release("n", because="test") > lease.token
+        assert holder(mariadb_server, namespace) is None
+        assert lease.wait_lost(10.0)
+
+
+def test_names_that_nobody_uses_are_forgotten_and_their_tokens_do_not_fall(
+    url: str, mariadb_server: MariadbServer
+) -> None:
+    namespace = fresh_namespace()
+    engine = MysqlSessionFamily(target_from_url(url), namespace, "test").blocking()
+    tokens = {}
+    for name in ("idle", "held", "fresh"):
+        grant = run_blocking(engine.take(want(name, name * 8), until=soon(engine)))
+        assert isinstance(grant, Grant)
+        tokens[name] = grant.token
+        if name != "held":
+            assert run_blocking(engine.release(name, name * 8, until=soon(engine)))
+    far_ahead = tokens["idle"] + 10**12
+    mariadb_server.sql("UPDATE leasehold.leasehold_session SET token = %s WHERE name = 'idle'", far_ahead)
+    mariadb_server.sql("UPDATE leasehold.leasehold_session SET since = 0 WHERE name <> 'fresh'")
+    run_blocking(engine._sweep(soon(engine)))
+    kept = mariadb_server.sql("SELECT name FROM leasehold.leasehold_session WHERE namespace = %s", namespace)
+    assert sorted(kept) == [(b"fresh",), (b"held",)]
+    grant = run_blocking(engine.take(want("idle", "again" * 8), until=soon(engine)))
+    assert isinstance(grant, Grant)
+    assert grant.token > far_ahead, "also when clocks are behind the last token"
+    for name, who in (("idle", "again"), ("held", "held")):
+        run_blocking(engine.release(name, who * 8, until=soon(engine)))
+    run_blocking(engine.close())
+
+
+def test_the_names_of_locks_are_short_and_told_apart() -> None:
+    """The same on every machine, within 64 characters, the same in any case, and not running into each other."""
+    keys = {key_of("a", "b:c"), key_of("a:b", "c"), key_of("", "a:b:c"), key_of("1:a", "b"), key_of("", "A:b:c")}
+    assert len(keys) == 5
+    assert all(len(key) == 64 and key == key.lower() for key in keys)
+
+
+def test_what_a_lock_of_the_server_cannot_do_is_not_declared(url: str) -> None:
+    with Leasehold(url) as locks:
+        assert Capability.SHARED not in locks.facts.capabilities
+        with pytest.raises(NotSupported):
+            locks.shared("n").acquire()
