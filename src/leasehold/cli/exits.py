@@ -11,6 +11,8 @@ BROKEN = 70
 """A defect of Leasehold itself."""
 BUSY = 75
 """The name was not free within the wait; the program did not run."""
+DONE_BEFORE = 76
+"""The tick was done before, or reported as missed; the program did not run."""
 LOST = 77
 """The lease was lost, or could not be kept any longer, while the program ran."""
 UNREACHABLE = 78

@@ -18,6 +18,7 @@ from leasehold.cli import exits, on_lost
 from leasehold.cli.exits import Interrupted
 from leasehold.cli.options import client, engine_options, read_duration, read_name
 from leasehold.cli.output import say
+from leasehold.cli.ticks import MOST_AT_ONCE, tick_options, ticks_of
 from leasehold.errors import EngineError, LeaseholdError, LeaseLost, NotAcquired, quoted, seconds_text
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from leasehold.cli.guard import Guard
     from leasehold.cli.on_lost import Steps, Window
     from leasehold.cli.supervise import Ending, Supervisor
+    from leasehold.cli.ticks import Ticks
 
 _TELL_OF_WAIT_AFTER = 1.0
 _ENDS_A_WAIT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,6 +48,8 @@ Examples:
   leasehold run deploy --ttl 60 --wait 10m -- ./deploy.sh production
   leasehold run report --shared -- ./report.sh
   leasehold run crawler --permits 3 --longest-hold 1h -- ./crawl
+  leasehold run invoices --every 1d -- ./invoices.sh
+  leasehold run closing --cron '30 2 * * *' --zone Europe/Berlin -- ./close.sh
   LEASEHOLD_URL=redis://db1/0 leasehold run nightly-export --quiet -- ./export.sh
 
 \b
@@ -55,14 +59,19 @@ The program's environment:
   LEASEHOLD_TTL       how many seconds the lease lasts from each renewal
   LEASEHOLD_DEADLINE  until when the lease is valid without any renewal, on the
                       system's clock since boot (first number in /proc/uptime)
+  LEASEHOLD_TICK      with --every or --cron: the tick, such as
+                      2026-03-01T00:00:00.000000+00:00
 
 \b
 Exit codes:
   the program's own; 128+n when signal n ended it
   64   the arguments cannot be right
-  75   the name was not free within --wait; the program did not run
+  75   the name was not free within --wait, or a tick that failed is to be tried
+       later; the program did not run
+  76   with --every or --cron: the tick was done before; the program did not run
   77   the lease was lost, and the program was ended
-  78   the engine could not be reached; the program did not run
+  78   the engine could not be reached; the program did not run (or, with --every
+       and --cron, that it did could not be noted)
   126  the program cannot be executed       127  the program was not found
 """,
 )
@@ -108,6 +117,7 @@ Exit codes:
     show_default=True,
     help="With correctness, an engine that cannot keep tokens increasing is refused.",
 )
+@tick_options
 @click.option("--shared", is_flag=True, help="Hold the name together with other --shared holders.")
 @click.option("--permits", type=int, metavar="N", help="Let up to N hold the name at once.")
 @click.option("--label", metavar="TEXT", help="Who holds it, for people; by default the program's name.")
@@ -138,19 +148,29 @@ def command(
         say(missing[1])
         return missing[0]
     with client(on, namespace, label=label or _label(program[0])) as locks:
+        ticks = ticks_of(locks, name, terms, namespace=namespace, quiet=quiet, verbose=verbose)
         lock = _lock(locks, name, terms)
         window = Window(terms["ttl"], terms["longest_hold"])
-        run = _Run(program, lock, steps.fitted(window), window, verbose=verbose)
-        _tell_of_shortening(steps, run.steps, verbose=verbose)
-        return run.call(locks, quiet=quiet, wait=terms["wait"])
+        fitted = steps.fitted(window)
+        _tell_of_shortening(steps, fitted, verbose=verbose)
+        for number in range(MOST_AT_ONCE):
+            run = _Run(program, lock, fitted, window, ticks=ticks, verbose=verbose)
+            code = run.call(locks, quiet=quiet, wait=terms["wait"])
+            if number and code == exits.DONE_BEFORE:
+                return exits.OK  # all is caught up with
+            if ticks is None or not ticks.catches_up or code != exits.OK:
+                return code
+        return exits.OK
 
 
 class _Run:
     """One call: guard, lease, program, in this order, and back."""
 
-    def __init__(self, program: Sequence[str], lock: Lock, steps: Steps, window: Window, *, verbose: bool) -> None:
+    def __init__(
+        self, program: Sequence[str], lock: Lock, steps: Steps, window: Window, *, ticks: Ticks | None, verbose: bool
+    ) -> None:
         self.program, self.lock, self.steps, self.window = program, lock, steps, window
-        self._verbose = verbose
+        self._ticks, self._verbose = ticks, verbose
         self._supervisor: Supervisor | None = None
 
     def call(self, locks: Leasehold, *, quiet: bool, wait: float) -> int:
@@ -163,7 +183,8 @@ class _Run:
             with interruptible(_ENDS_A_WAIT):
                 lease = self._acquire(locks, wait)
                 self._tell(f"holds {quoted(lease.name)} with token {lease.token}")
-                return self._under(lease, guard)
+                resting = self._begin_tick(lease)
+                return self._under(lease, guard) if resting is None else resting
         except NotAcquired as busy:
             if not quiet:
                 say(str(busy))
@@ -186,18 +207,36 @@ class _Run:
         finally:
             patience.cancel()
 
+    def _begin_tick(self, lease: Lease) -> int | None:
+        """Find out whether there is a tick to run for; the exit code when there is none."""
+        if self._ticks is None:
+            return None
+        try:
+            code = self._ticks.begin(lease.token)
+        except BaseException:
+            lease.release()
+            raise
+        if code is not None:
+            lease.release()
+        return code
+
     def _under(self, lease: Lease, guard: Guard) -> int:
         from leasehold.cli.supervise import NotStarted, Supervisor
 
         self._supervisor = Supervisor(lease, self.steps, self.window, guard)
         try:
-            ending = self._supervisor.run(self.program, _environment(lease))
+            ending = self._supervisor.run(self.program, _environment(lease, self._ticks))
         except NotStarted as failure:
+            if self._ticks is not None:
+                self._ticks.not_started()
             lease.release()
             code, message = _not_started(self.program[0], failure.cause)
             say(message)
             return code
+        not_noted = self._ticks.end(ending) if self._ticks is not None else None
         lost = self._give_back(lease, ending)
+        if not_noted is not None and ending.code == exits.OK and not lost:
+            return not_noted
         if lost:
             say(f"exit code {exits.LOST}, because the lease was lost; the program's own was {ending.code}")
             return exits.LOST
@@ -253,9 +292,10 @@ def _label(program: str) -> str:
     return "".join(c for c in Path(program).name if c.isalnum() or c in "._-")[:32] or "program"
 
 
-def _environment(lease: Lease) -> dict[str, str]:
+def _environment(lease: Lease, ticks: Ticks | None) -> dict[str, str]:
     return {
         **os.environ,
+        **({} if ticks is None else {"LEASEHOLD_TICK": ticks.key}),
         "LEASEHOLD_NAME": lease.name,
         "LEASEHOLD_TOKEN": str(lease.token),
         "LEASEHOLD_TTL": f"{lease.ttl:g}",
