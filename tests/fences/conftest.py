@@ -9,17 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.fences.guards import Guard
-from tests.fences.http_guard import running_service
 from tests.fences.local_server import running
+from tests.fences.places import prepared as with_tables
+from tests.fences.places import started
 from tests.fences.registry import KINDS, opened
-from tests.fences.sql_guards import SqlGuard
-from tests.fences.store_guards import prepare_aws
-from tests.fences.table_guards import prepare_tables
-from tests.support.etcd_server import running_etcd
 from tests.support.mariadb_server import MariadbServer, running_mariadb
-from tests.support.moto_server import running_moto
 from tests.support.postgres_server import PostgresServer, running_postgres
-from tests.support.zookeeper_server import running_zookeeper
 
 _numbers = itertools.count()
 
@@ -67,9 +62,7 @@ def sql_url_of(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixture
             url = request.getfixturevalue("mariadb_server").url.replace("mariadb:", "mysql:")
         else:
             url = request.getfixturevalue("sql_server").url
-        SqlGuard.prepare(f"core {url}")
-        prepare_tables(f"core {url}")
-        return url
+        return with_tables(url)
 
     return prepared
 
@@ -83,24 +76,11 @@ def address_of(
 
         @functools.cache
         def address(place: str) -> str:
-            folder = tmp_path_factory.mktemp(place)
-            match place:
-                case "folder":
-                    return str(folder)
-                case "redis" | "valkey":
-                    return url_of(place)
-                case "postgresql" | "mysql" | "sqlite":
-                    return sql_url_of(place)
-                case "http":
-                    return stack.enter_context(running_service(folder))
-                case "etcd":
-                    return stack.enter_context(running_etcd(folder, settings=["--unsafe-no-fsync"])).url
-                case "zookeeper":
-                    return stack.enter_context(running_zookeeper()).url
-                case _:
-                    url = stack.enter_context(running_moto())
-                    prepare_aws(url)
-                    return url
+            if place in ("redis", "valkey"):
+                return url_of(place)
+            if place in ("postgresql", "mysql", "sqlite"):
+                return sql_url_of(place)
+            return started(place, tmp_path_factory.mktemp(place), stack)
 
         yield address
 

@@ -248,7 +248,8 @@ class S3Guard(_AwsGuard):
             events.unregister("before-call.s3.PutObject", handler)
 
     def write_past(self, value: str) -> None:
-        self.run(self.fence._client.put_object(Bucket=BUCKET, Key=self.resource, Body=value.encode()))
+        """To another key: without its head the object would have no floor any more."""
+        self.run(self.fence._client.put_object(Bucket=BUCKET, Key=f"{self.resource} past", Body=value.encode()))
 
     def floor_size(self) -> int:
         whole = self.past.head_object(Bucket=BUCKET, Key=self.resource)["ContentLength"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -50,7 +51,7 @@ class ColumnGuard(SqlGuard):
 
     def write(self, token: int, value: str, *, once: bool = False, between: Between = None) -> None:
         try:
-            with self.handle.transaction():
+            with self.handle.transaction() if between is not None else contextlib.nullcontext():
                 if not self.column.update(self.key, token, {"value": value}, once=once):
                     self.column.insert(self.key, token, {"value": value})
                 if between is not None:
@@ -107,9 +108,8 @@ class AsyncColumnGuard(AsyncSqlGuard):
         return type(self)(self.address, self.key, patience=self.patience)
 
     async def _write(self, token: int, value: str, *, once: bool) -> None:
-        async with self.handle.transaction():
-            if not await self.column.update(self.key, token, {"value": value}, once=once):
-                await self.column.insert(self.key, token, {"value": value})
+        if not await self.column.update(self.key, token, {"value": value}, once=once):
+            await self.column.insert(self.key, token, {"value": value})
 
     def write(self, token: int, value: str, *, once: bool = False, between: Between = None) -> None:
         self.run(self._write(token, value, once=once))

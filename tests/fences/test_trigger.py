@@ -300,7 +300,7 @@ def test_the_command_applies_it_and_shows_floors(database: Database, url: str, t
         (("install", "account", "--apply"), 64, "--apply needs --on"),
         (("install", "account", "--on", "postgresql://u:hunter22@127.0.0.1:1/x"), 64, "--on goes with --apply"),
         (("install", "Account"), 64, "table must be"),
-        (("status", "--on", "redis://host"), 64, "give the URL of the database"),
+        (("status", "--on", "etcd://host"), 64, "give the URL of what is protected"),
         (("status", "--on", "sqlite:///missing.db"), 64, "there is no file"),
         (("status", "--on", "postgresql://u:hunter22@127.0.0.1:1/x"), 78, "cannot be reached"),
     ],

@@ -8,10 +8,9 @@ import click
 
 from leasehold.cli.output import say, visible, write_json
 from leasehold.cli.shown import console, write_tables
-from leasehold.errors import Misuse
-from leasehold.fences.sql_rule import TABLE, check_table
+from leasehold.fences.sql_rule import TABLE
 from leasehold.fences.trigger import install_sql, remove_sql
-from leasehold.wires.fenced_database import fenced_database
+from leasehold.wires.fenced_database import Floor, fenced_database, floors_at
 
 
 @click.group("fence", short_help="Put a table behind a fence, and show floors.")
@@ -73,14 +72,15 @@ def install(
 
 @command.command(
     "status",
-    short_help="Show the floors of a database.",
+    short_help="Show the floors of a database or of Redis.",
     epilog="""\b
 Examples:
   leasehold fence status --on postgresql://reader@db1/bank
+  leasehold fence status --on redis://127.0.0.1:6379
   leasehold fence status --on sqlite:///accounts.db --json | jq '.floors[]'
 """,
 )
-@click.option("--on", required=True, metavar="URL", help="The database: postgresql://… or sqlite:///…")
+@click.option("--on", required=True, metavar="URL", help="What is protected: postgresql, mysql, sqlite or redis.")
 @click.option("--table", default=TABLE, show_default=True, metavar="NAME", help="The table of floors.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for scripts.")
 @click.option(
@@ -88,32 +88,20 @@ Examples:
 )
 def status(*, on: str, table: str, as_json: bool, limit: int) -> None:
     """Show which token each resource has seen last, and which has written last."""
-    name = ".".join(f'"{part}"' for part in check_table(table))
-    # The name is a checked identifier, and the limit an integer.
-    sql = f"SELECT resource, token, written FROM {name} ORDER BY resource LIMIT {limit + 1}"  # noqa: S608
-    with fenced_database(on) as database:
-        try:
-            rows = [tuple(row) for row in database.execute(sql).fetchall()]
-        except Exception as error:
-            from leasehold.fences.sql_handles import is_missing_table
-
-            if is_missing_table(error):
-                raise Misuse(f"the database has no table {table}; fences of it were never set up") from None
-            raise
+    rows = floors_at(on, table, limit)
     floors, more = rows[:limit], len(rows) > limit
     if as_json:
-        write_json({"floors": [_as_data(row) for row in floors if row[1] >= 0], "more": more})
+        write_json({"floors": [_as_data(row) for row in floors], "more": more})
         return
-    shown = [row for row in floors if row[1] >= 0]
-    if not shown:
+    if not floors:
         click.echo("No token has been seen yet.")
         return
-    write_tables(console(), [_table(shown)])
+    write_tables(console(), [_table(floors)])
     if more:
         say(f"there are more than {limit} resources; --limit shows more of them")
 
 
-def _as_data(row: tuple[Any, ...]) -> dict[str, str | None]:
+def _as_data(row: Floor) -> dict[str, str | None]:
     """One resource for scripts: null stands for all that have no floor of their own, or for no writer yet."""
     return {
         "resource": row[0] or None,
@@ -122,7 +110,7 @@ def _as_data(row: tuple[Any, ...]) -> dict[str, str | None]:
     }
 
 
-def _table(rows: list[tuple[Any, ...]]) -> Any:
+def _table(rows: list[Floor]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
