@@ -18,7 +18,7 @@ from leasehold.chaos.checkers.search import Operation, explain
 from leasehold.chaos.history import RUN, Event
 
 # The same examples in every run: a search for new ones is no part of the suite.
-EXAMPLES = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), max_examples=40)
+EXAMPLES = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), max_examples=15)
 SEEDS = st.integers(0, 2**32)
 STOPPED = replace(RUN_INFO, pauses_holders=True, faults=("pause",))
 
@@ -257,6 +257,15 @@ def test_a_lease_that_its_holders_clock_ended_may_be_taken_over() -> None:
     assert {"exclusive", "linearizable", "told"} <= violated(early)
 
 
+def test_who_held_all_the_while_was_not_overtaken() -> None:
+    """The grant of w2 was so late that it had run out when it arrived; w1 holds by right, and releases."""
+    story = _by(("w1", 0.0, 3.0, 2, 4.0))
+    late = story.lease("w2", 0.5, 3.5, 1)
+    story.add(3.6, "w2", "lost", late, 1, told=False)
+    assert status(story, "exclusive") == "violated"
+    assert status(story, "told") == "not asked"
+
+
 def test_an_overlap_after_a_stop_is_shown_but_not_held_against_the_lock() -> None:
     story = _by(("w1", 0.0, 0.1, 1, 9.0), ("w2", 1.0, 2.3, 2, 3.0))
     story.fault(1.0, 6.0, "pause", "w1")
@@ -265,6 +274,18 @@ def test_an_overlap_after_a_stop_is_shown_but_not_held_against_the_lock() -> Non
     elsewhere = _by(("w1", 0.0, 0.1, 1, 9.0), ("w2", 1.0, 2.3, 2, 3.0))
     elsewhere.fault(1.0, 6.0, "pause", "w3")
     assert verdicts([*elsewhere.history, Event(0.0, "w3", "ask", op=99)], STOPPED)["exclusive"].status == "violated"
+
+
+def test_what_a_fault_did_may_show_before_it_was_recorded() -> None:
+    """An operator ends the lease of w1; the next one is granted it before the operator is done and notes it."""
+    story = Story()
+    op = story.lease("w1", 0.0, 0.1, 1)
+    story.add(3.0, "w1", "lost", op, 1, told=True)
+    story.lease("w2", 0.5, 1.0, 2, release=1.5)
+    story.fault(1.1, 1.2, "revocation", story.name)
+    found = verdicts(story.history, STOPPED)
+    assert {found[name].status for name in ("exclusive", "linearizable", "told")} == {"held"}
+    assert {"exclusive", "linearizable", "told"} <= violated(story.history)
 
 
 def test_a_confirmed_release_of_a_lease_that_somebody_else_has_is_a_lie() -> None:
@@ -480,7 +501,7 @@ def test_a_run_that_never_settled_leaves_liveness_unknown() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 6), st.integers(0, 2), st.booleans()), max_size=6))
-@settings(EXAMPLES, max_examples=300)
+@settings(EXAMPLES, max_examples=150)
 def test_the_search_finds_an_order_exactly_when_there_is_one(given_: list[tuple[int, int, int, bool]]) -> None:
     """A register: reads (of the value given) and writes, some of which may never have happened."""
     operations = [

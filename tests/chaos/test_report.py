@@ -79,6 +79,18 @@ def test_a_run_in_which_all_went_well_says_so(tmp_path: Path) -> None:
     assert "violated" not in {one["status"] for one in told["verdicts"]}  # type: ignore[attr-defined]
 
 
+def test_what_a_lock_alone_lets_through_is_shown_where_no_fence_is_asked(tmp_path: Path) -> None:
+    """A library without tokens: no fence can help it, and the reader is to see that."""
+    story = Story()
+    first = story.lease("w1", 0.0, 0.1, release=5.0)
+    second = story.lease("w2", 0.5, 2.5, release=3.0)
+    story.write(2.6, "w2", second, None, "b", side="plain")
+    story.write(4.0, "w1", first, None, "a", side="plain")
+    page, _ = written(tmp_path, story.history, replace(RUN_INFO, subject="peer"))
+    assert "accepted a write of w1 with an earlier lease after it had seen a later lease of w2" in page
+    assert "1 shown" in page
+
+
 def test_an_empty_run_has_a_report(tmp_path: Path) -> None:
     page, _ = written(tmp_path, [])
     assert "0 claims held, 1 unknown" in page

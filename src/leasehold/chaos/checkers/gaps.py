@@ -62,10 +62,11 @@ def gaps(record: Record, name: str) -> Iterator[Gap]:
 
 
 def _concerning(record: Record, crowd: list[Attempt], since: float, until: float) -> Iterator[Fault]:
-    """Faults that struck those who wanted it, or no worker at all: the engine, or the way to it."""
-    concerned = {attempt.worker for attempt in crowd}
+    """Faults that struck those who wanted it while they did, or no worker at all: the engine, or the way to it."""
     for fault in record.faults_within(since, until):
-        if record.strikes_no_worker(fault) or not concerned.isdisjoint(fault.struck):
+        if record.strikes_no_worker(fault) or any(
+            one.worker in fault.struck and one.ask.at <= fault.over and one.until >= fault.at for one in crowd
+        ):
             yield fault
 
 

@@ -134,9 +134,8 @@ def _operations(record: Record, name: str) -> Iterator[Operation[Step]]:
 
 def _may_lapse_from(record: Record, lease: Lease) -> float:
     ends = max(lease.until, lease.since)
-    if record.may_be_robbed(lease, ends):
-        return max(lease.since, min((fault.at for fault in record.faults_within(lease.since, ends)), default=ends))
-    return ends
+    robbed = record.robbed_from(lease, ends)
+    return ends if robbed is None else min(robbed, ends)
 
 
 def _must_have_been_busy(record: Record, attempt: Attempt) -> bool:

@@ -323,17 +323,23 @@ class Record:
         return frozenset(self.workers)
 
     def may_be_robbed(self, lease: Lease, at: float) -> bool:
-        """Whether a fault of a run that stops or robs holders may have taken this lease from its holder by then.
+        """Whether a fault of a run that stops or robs holders may have taken this lease from its holder by then."""
+        return self.robbed_from(lease, at) is not None
+
+    def robbed_from(self, lease: Lease, by: float) -> float | None:
+        """The first moment at which a fault may have taken this lease from its holder, if one may have by then.
 
         It struck this worker, or no worker in particular. A fault is recorded when it has struck, so what it did may
         show a moment before that.
         """
         if not self.run.pauses_holders:
-            return False
-        return any(
-            lease.worker in fault.struck or self.strikes_no_worker(fault)
-            for fault in self.faults_within(lease.ask.at, at + ALLOWANCE)
-        )
+            return None
+        faults = [
+            fault.at - ALLOWANCE
+            for fault in self.faults_within(lease.ask.at, by + ALLOWANCE)
+            if lease.worker in fault.struck or self.strikes_no_worker(fault)
+        ]
+        return max(lease.since, min(faults)) if faults else None
 
 
 def _by_name(things: list[Any]) -> dict[str, list[Any]]:

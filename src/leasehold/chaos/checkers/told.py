@@ -64,6 +64,8 @@ def _overtaken(record: Record, lease: Lease, successor: Lease) -> bool:
         return False
     if lease.how == "open":
         return record.last_heard(lease.worker) > successor.since
+    if lease.release_confirmed and not successor.release_confirmed:
+        return False  # by the engine's own word it held all the while: the other one's grant was stale when it arrived
     return lease.release is None or lease.release.at > successor.since
 
 

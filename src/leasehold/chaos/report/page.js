@@ -4,7 +4,24 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const byId = (id) => document.getElementById(id);
   const chart = byId("chart"), lanes = byId("lanes"), overview = byId("overview"), tip = byId("tip"), detail = byId("detail");
-  const LEFT = 96, TOP = 26, FAULTS = 30, LANE = 36, OVERVIEW = 46, BAR = 18, SMALLEST = 2;
+  const LEFT = 96, TOP = 26, FAULT = 20, LANE = 36, OVERVIEW = 46, BAR = 18, SMALLEST = 2;
+  // Faults that overlap stand below each other.
+  const ends = [];
+  const rowOf = new Map();
+  for (const fault of data.faults.slice().sort((a, b) => a[1] - b[1])) {
+    let row = ends.findIndex((end) => end <= fault[1]);
+    if (row < 0) row = Math.min(ends.length, 3);
+    ends[row] = fault[2];
+    rowOf.set(fault, row);
+  }
+  // Shaded once, however many strike at the same time.
+  const merged = (faults) => faults.map((one) => [one[1], one[2]]).sort((a, b) => a[0] - b[0]).reduce((done, [from, to]) => {
+    const last = done[done.length - 1];
+    if (last && from <= last[1]) last[1] = Math.max(last[1], to); else done.push([from, to]);
+    return done;
+  }, []);
+  const broken = merged(data.faults), everywhere = merged(data.faults.filter((one) => !one[3].length));
+  const FAULTS = 10 + FAULT * Math.max(ends.length, 1);
   const height = TOP + FAULTS + data.workers.length * LANE + 24;
   const whole = Math.max(data.ends, 1);
   const view = { from: 0, to: whole };
@@ -106,19 +123,21 @@
     pen.restore();
   };
   const drawFaults = (pen) => {
+    pen.fillStyle = ink["fault-back"];
+    for (const [from, to] of everywhere) pen.fillRect(x(from), TOP + FAULTS, Math.max(x(to) - x(from), SMALLEST), data.workers.length * LANE);
     for (const fault of inView(all.faults)) {
       const [name, from, to, workers, struck] = fault;
       const left = x(from), wide = Math.max(x(to) - left, SMALLEST);
       pen.fillStyle = ink["fault-back"];
-      if (workers.length) for (const worker of workers) { pen.fillRect(left, lane(worker), wide, LANE); hatch(pen, left, lane(worker), wide, LANE); }
-      else pen.fillRect(left, TOP + FAULTS, wide, data.workers.length * LANE);
+      for (const worker of workers) { pen.fillRect(left, lane(worker), wide, LANE); hatch(pen, left, lane(worker), wide, LANE); }
+      const y = TOP + 7 + rowOf.get(fault) * FAULT;
       pen.fillStyle = ink.fault;
-      round(pen, left, TOP + 7, wide, 16, 4);
+      round(pen, left, y, wide, 16, 4);
       const label = cut(pen, name, wide - 8);
       pen.fillStyle = ink.card;
       pen.textAlign = "left";
-      if (label) pen.fillText(label, Math.max(left, LEFT) + 5, TOP + 15.5);
-      aim(left, TOP + 7, wide, 16, { kind: "fault", name, from, to, struck });
+      if (label) pen.fillText(label, Math.max(left, LEFT) + 5, y + 8.5);
+      aim(left, y, wide, 16, { kind: "fault", name, from, to, struck });
     }
   };
   const drawWaits = (pen) => {
@@ -171,7 +190,7 @@
       pen.fillStyle = shade;
       if (one.proven || strong) {
         const left = Math.max(x(one.from), LEFT);
-        pen.globalAlpha = strong ? 0.2 : 0.1;
+        pen.globalAlpha = strong ? 0.2 : 0.06;
         for (const worker of one.workers) pen.fillRect(left, lane(worker), Math.max(x(one.to) - left, 3), LANE);
         pen.globalAlpha = strong ? 1 : 0.55;
         pen.fillRect(px - (strong ? 1 : 0.5), TOP - 4, strong ? 2 : 1, height - TOP - 20);
@@ -209,7 +228,7 @@
     const slices = new Float32Array(Math.max(Math.ceil(wide / 2), 1)), each = whole / slices.length;
     for (const row of data.leases) for (let i = Math.floor(row[2] / each); i <= Math.min(row[3] / each, slices.length - 1); i++) slices[i] += Math.min(row[3], (i + 1) * each) - Math.max(row[2], i * each);
     const most = Math.max(each, ...slices);
-    for (const [, from, to] of data.faults) { pen.fillStyle = ink["fault-back"]; pen.fillRect(at(from), 0, Math.max(at(to) - at(from), 1), OVERVIEW); }
+    for (const [from, to] of broken) { pen.fillStyle = ink["fault-back"]; pen.fillRect(at(from), 0, Math.max(at(to) - at(from), 1), OVERVIEW); }
     pen.fillStyle = ink.accent;
     pen.globalAlpha = 0.55;
     slices.forEach((held, i) => { const tall = (held / most) * (OVERVIEW - 18); pen.fillRect(LEFT + i * 2, OVERVIEW - 4 - tall, 1.5, tall); });
@@ -373,7 +392,8 @@
     const many = data.names.length > 6;
     byId("legend").replaceChildren(
       ...(many ? [item("", colour(0), "holds one of " + data.names.length + " names")] : data.names.map((name, n) => item("", colour(n), "holds " + name))),
-      item("line", ink.faint, "waits"), item("line", ink.unknown, "outcome unknown"), item("cross", ink.ink, "killed"), item("upright", ink.violated, "lost"), item("dot", ink.soft, "write"), item("diamond", ink.violated, "write refused by the fence"), item("", ink.fault, "fault"));
+      item("line", ink.faint, "waits"), item("line", ink.unknown, "outcome unknown"), item("cross", ink.ink, "killed"), item("upright", ink.violated, "lost"), item("dot", ink.soft, "write"), item("diamond", ink.violated, "write refused by the fence"), item("", ink.fault, "fault"),
+      ...(proven.length ? [item("flag", ink.violated, "violation")] : []), ...(data.violations.length > proven.length ? [item("flag", ink.fault, "shown, not held against it")] : []));
   };
   const start = () => { readInk(); legend(); redraw(); };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", start);

@@ -114,12 +114,13 @@ def _head(record: Record, verdicts: list[Verdict]) -> str:
 
 
 def _verdicts(verdicts: list[Verdict]) -> str:
-    asked = sorted((one for one in verdicts if one.status != "not asked"), key=lambda one: ORDER.index(one.status))
-    rest = [verdict for verdict in verdicts if verdict.status == "not asked"]
+    told = [verdict for verdict in verdicts if verdict.status != "not asked" or verdict.shown]
+    rest = [verdict for verdict in verdicts if verdict not in told]
+    rows = "".join(_row(one) for one in sorted(told, key=lambda one: ORDER.index(one.status)))
     reasons = "; ".join(f"<strong>{escape(one.name)}</strong> ({escape(one.why)})" for one in rest)
     not_asked = f'<p class="not-asked">Not asked in this run: {reasons}.</p>' if rest else ""
     return f"""<section aria-labelledby="verdicts"><h2 id="verdicts">Verdicts</h2>
-<div class="verdicts">{"".join(_row(verdict) for verdict in asked)}</div>{not_asked}</section>"""
+<div class="verdicts">{rows}</div>{not_asked}</section>"""
 
 
 def _row(verdict: Verdict) -> str:
@@ -134,10 +135,11 @@ def _row(verdict: Verdict) -> str:
         for kind, label in (("violations", "Violations"), ("shown", "Shown, not held against it"))
     )
     opened = " open" if verdict.status == "violated" else ""
-    return f"""<details class="verdict {verdict.status}"{opened}><summary>
+    shown = f'<span class="chip">{len(verdict.shown):,} shown</span>' if verdict.shown else ""
+    return f"""<details class="verdict {verdict.status.replace(" ", "-")}"{opened}><summary>
 <span class="sign" aria-hidden="true">{SIGNS[verdict.status]}</span>
 <span class="property">{escape(verdict.name)}</span>
-<span class="claim">{escape(verdict.claim)}</span>
+<span class="claim">{escape(verdict.claim)} {shown}</span>
 <span class="judged"><strong>{verdict.judged:,}</strong> {escape(verdict.of)}</span>
 <span class="status">{verdict.status}</span></summary>
 <div class="behind">{why}<dl class="figures">{figures}</dl>{found}</div></details>"""
