@@ -12,7 +12,7 @@ from tests.fences.registry import opened
 
 from leasehold.errors import StaleToken
 
-ROUNDS = 60
+ROUNDS = 30
 
 
 def stall(guard: Guard, token: int) -> None:

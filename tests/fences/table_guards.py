@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from typing import Any, Self
@@ -107,12 +108,29 @@ class AsyncColumnGuard(AsyncSqlGuard):
     def _another(self) -> Self:
         return type(self)(self.address, self.key, patience=self.patience)
 
-    async def _write(self, token: int, value: str, *, once: bool) -> None:
+    async def _write(self, token: int, value: str, *, once: bool, between: Between) -> None:
+        if between is not None:
+            async with self.handle.transaction():
+                await self._write(token, value, once=once, between=None)
+                await asyncio.to_thread(between)
+            return
         if not await self.column.update(self.key, token, {"value": value}, once=once):
             await self.column.insert(self.key, token, {"value": value})
 
     def write(self, token: int, value: str, *, once: bool = False, between: Between = None) -> None:
-        self.run(self._write(token, value, once=once))
+        try:
+            self.run(self._write(token, value, once=once, between=between))
+        except Exception as error:
+            if is_blocked(error):
+                raise Blocked(str(error)) from error
+            raise
+
+    def write_past(self, value: str) -> None:
+        async def writing() -> None:
+            async with self.handle.transaction():
+                await self.ask("UPDATE row_thing SET value = :value WHERE id = :id", value=value, id=self.key)
+
+        self.run(writing())
 
     def read(self, token: int) -> str | None:
         row: Any = self.run(self.column.read(self.key, token, ["value"]))
@@ -190,14 +208,21 @@ class AsyncTriggerGuard(AsyncSqlGuard):
     def _another(self) -> Self:
         return type(self)(self.address, self.key, patience=self.patience)
 
-    async def _write(self, token: int, value: str | None, *, once: bool = False) -> None:
+    async def _write(self, token: int, value: str | None, *, once: bool = False, between: Between = None) -> None:
         async with self.trigger.writing(token, once=once, allow_jump=True):
             await self.ask(_DELETE, id=self.key)
+            if between is not None:
+                await asyncio.to_thread(between)
             if value is not None:
                 await self.ask(_INSERT, id=self.key, value=value)
 
     def write(self, token: int, value: str, *, once: bool = False, between: Between = None) -> None:
-        self.run(self._write(token, value, once=once))
+        try:
+            self.run(self._write(token, value, once=once, between=between))
+        except Exception as error:
+            if is_blocked(error):
+                raise Blocked(str(error)) from error
+            raise
 
     def read(self, token: int) -> str | None:
         self.announce(token)

@@ -204,16 +204,6 @@ def test_a_jump_is_refused(tmp_path: Path) -> None:
     fence.announce("thing", 2**62, allow_jump=True)
 
 
-def test_many_asks_leave_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # it is not the disk that is asked here
-    fence = FileFence(tmp_path)
-    for token in range(1000):
-        fence.write("thing", token, b"new")
-        fence.announce("thing", token)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".thing.fence", ".thing.lock", "thing"]
-    assert (tmp_path / ".thing.fence").stat().st_size < 100
-
-
 # Mutants
 
 

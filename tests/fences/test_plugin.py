@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import importlib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -137,6 +139,40 @@ def test_async_code_is_frozen_at_each_await(stall: Stall) -> None:
     assert stall.prove(fenced_charge, state=lambda: list(kept), setup=setup) == 2
     with pytest.raises(Misuse, match="process=True takes a blocking function"):
         stall.prove(fenced_charge, state=lambda: list(kept), setup=setup, process=True)
+
+
+PAYMENTS = """
+import sqlite3
+
+def charge(path, lease):
+    database = sqlite3.connect(path, timeout=20, isolation_level=None)
+    try:
+        lease.check()
+        database.execute("INSERT INTO charge VALUES (?)", (lease.token,))
+    finally:
+        database.close()
+"""
+
+
+def test_code_of_another_module_is_frozen_when_it_is_named(
+    ledger: Ledger, stall: Stall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lambda around it hides its lines, so that nothing is found; a partial does not."""
+    (tmp_path / "payments_elsewhere.py").write_text(PAYMENTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    payments = importlib.import_module("payments_elsewhere")
+    around: Callable[[Any], None] = lambda lease: payments.charge(ledger.path, lease)  # noqa: E731
+    assert stall.prove(around, state=ledger.state, setup=ledger.new) == 1
+    for also in ([payments], [payments.charge]):
+        with pytest.raises(pytest.fail.Exception, match=r"line 8 of payments_elsewhere.py: a stale write got through"):
+            stall.prove(around, state=ledger.state, setup=ledger.new, also=also)
+    with pytest.raises(pytest.fail.Exception, match="a stale write got through"):
+        stall.prove(functools.partial(payments.charge, ledger.path), state=ledger.state, setup=ledger.new)
+
+
+def test_places_that_are_too_many_are_not_left_out_without_a_word(ledger: Ledger, stall: Stall) -> None:
+    with pytest.raises(pytest.fail.Exception, match="more than 2 places"):
+        stall.prove(fenced(ledger), state=ledger.state, setup=ledger.new, most=2)
 
 
 def test_a_second_holder_that_fails_is_an_error_of_its_own(stall: Stall) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.fences.guards import Guard
-from tests.fences.registry import ADAPTERS, KINDS
+from tests.fences.registry import ADAPTERS, ASYNC_ADAPTERS
 from tests.fences.scenarios import SCENARIOS, Scenario
 
 from leasehold.errors import StaleToken
@@ -42,9 +42,6 @@ def test_an_announcement_serves_as_well_as_a_fenced_read(guard: Guard) -> None:
         guard.write(1, "11")
     new.write(2, f"{seen_by_new} and more")
     assert guard.peek() == "10 and more"
-
-
-RACERS = [kind for kind in KINDS if kind in ADAPTERS or kind.endswith("asyncio")]
 
 
 def lost_updates(fresh: Fresh, read: Callable[[Guard, int], str | None]) -> tuple[int, int]:
@@ -89,7 +86,7 @@ def lost_updates(fresh: Fresh, read: Callable[[Guard, int], str | None]) -> tupl
     return len(accepted), len(accepted) - total
 
 
-@pytest.mark.parametrize("kind", RACERS)
+@pytest.mark.parametrize("kind", [*ADAPTERS, *ASYNC_ADAPTERS])
 def test_racing_holders_lose_nothing_when_reads_are_fenced(kind: str, fresh_of: Callable[..., Fresh]) -> None:
     accepted, lost = lost_updates(fresh_of(kind, patience=30), lambda guard, token: guard.read(token))
     assert accepted >= 8, "in every round at least the highest token is accepted"

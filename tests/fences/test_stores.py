@@ -117,28 +117,28 @@ def test_a_lease_that_is_gone_from_the_cluster_writes_nothing(etcd_node: EtcdNod
         assert fence.get("held-thing", lease) == b"mine"
 
 
-def test_a_client_of_ones_own_sends_the_guard_along(etcd_node: EtcdNode) -> None:
+def test_a_client_of_ones_own_sends_the_conditions_along(etcd_node: EtcdNode) -> None:
     """Here it is the JSON gateway, which shares no code with the fence."""
 
     def encoded(text: str | bytes) -> str:
         return base64.b64encode(text.encode() if isinstance(text, str) else text).decode()
 
-    def send(guard: etcd.Guard, value: str) -> bool:
+    def send(fenced: etcd.Conditions, value: str) -> bool:
         compare = [
             {"key": encoded(one.key), "target": "VALUE", "result": one.result, "value": encoded(one.value)}
-            for one in guard.compare
+            for one in fenced.compare
         ]
-        puts = [*guard.puts, etcd.Put("theirs", value.encode())]
+        puts = [*fenced.puts, etcd.Put("theirs", value.encode())]
         success = [{"requestPut": {"key": encoded(one.key), "value": encoded(one.value)}} for one in puts]
         return bool(etcd_node.ask("/v3/kv/txn", {"compare": compare, "success": success}).get("succeeded"))
 
     with EtcdFence(etcd_node.url) as fence:
-        assert not send(fence.guard("theirs", 33), "before any floor"), "the floor must be there"
+        assert not send(fence.conditions("theirs", 33), "before any floor"), "the floor must be there"
         fence.announce("theirs", 33)
-        assert send(fence.guard("theirs", 33, once=True), "by 33")
-        assert not send(fence.guard("theirs", 33, once=True), "by 33 again")
+        assert send(fence.conditions("theirs", 33, once=True), "by 33")
+        assert not send(fence.conditions("theirs", 33, once=True), "by 33 again")
         fence.announce("theirs", 34)
-        assert not send(fence.guard("theirs", 33), "stale")
+        assert not send(fence.conditions("theirs", 33), "stale")
         with pytest.raises(StaleToken):
             fence.announce("theirs", 33)
         assert fence.get("theirs", 34) == b"by 33"

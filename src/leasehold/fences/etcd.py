@@ -73,8 +73,8 @@ class Compare(NamedTuple):
     value: bytes
 
 
-class Guard(NamedTuple):
-    """What makes a transaction of your own a fenced one; see `EtcdFence.guard`."""
+class Conditions(NamedTuple):
+    """What makes a transaction of your own a fenced one; see `EtcdFence.conditions`."""
 
     compare: list[Compare]
     """Add these to your conditions."""
@@ -129,7 +129,9 @@ class _Fence:
     ) -> Claim:
         return self._rule.claim(resource, token, writes=writes, once=once, allow_jump=allow_jump)
 
-    def guard(self, resource: str, token: int | HasToken, *, once: bool = False, allow_jump: bool = False) -> Guard:
+    def conditions(
+        self, resource: str, token: int | HasToken, *, once: bool = False, allow_jump: bool = False
+    ) -> Conditions:
         """What to add to a transaction that you send with a client of your own, so that it is fenced. Sends nothing.
 
         Call `announce` with this token before: the floor must be there. When your conditions do not hold, `announce`
@@ -137,7 +139,7 @@ class _Fence:
         """
         claim = self._claim(resource, token, writes=True, once=once, allow_jump=allow_jump)
         seen, written = floor_keys(resource)
-        return Guard(_comparisons(claim), [Put(seen, _text(claim.token)), Put(written, _text(claim.mark))])
+        return Conditions(_comparisons(claim), [Put(seen, _text(claim.token)), Put(written, _text(claim.mark))])
 
     def _fenced(
         self, claim: Claim, operations: Sequence[bytes] = (), held: Holding | None = None

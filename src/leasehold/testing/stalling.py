@@ -7,6 +7,7 @@ every line of the file it is in, at every ``await`` if it is async, or by a real
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import os
 import signal
@@ -14,10 +15,10 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 import pytest
@@ -96,6 +97,8 @@ class Stall:
         state: State,
         setup: Callable[[], object] = lambda: None,
         process: bool = False,
+        also: Sequence[object] = (),
+        most: int = MOST_POINTS,
         name: str = "lock-under-test",
         patience: float = PATIENCE,
     ) -> int:
@@ -105,22 +108,26 @@ class Stall:
         `lease.token` for its fence. `setup()` brings the resource into its first state before each run, and `state()`
         returns something to compare that tells everything that `work` writes. With `process=True` the holder is a
         child process that is really stopped (SIGSTOP); `state` must then look at something that processes share.
+
+        Blocking code is frozen before each line of the file that `work` is written in. `also` names further modules or
+        functions, whose files count as well: where `work` is a lambda around your code, or calls another module of
+        yours. A test that would need more than `most` runs fails, rather than leave out the rest.
         """
-        bench = _Bench(work, state, setup, name, patience)
+        bench = _Bench(work, state, setup, name, patience, also)
         run = bench.in_process if process else bench.in_task if inspect.iscoroutinefunction(work) else bench.in_thread
         if process and inspect.iscoroutinefunction(work):
             raise Misuse("process=True takes a blocking function; wrap yours: lambda lease: asyncio.run(work(lease))")
         expected = bench.alone()
         unnoticed: str | None = None
-        for point in range(1, MOST_POINTS + 1):
+        for point in range(1, most + 2):
+            if point > most:
+                pytest.fail(f"there are more than {most} places to freeze it at; give a smaller part, or most=…")
             setup()
             course = run(point)
             if course.point is None:
                 break
             if not _noticed(course, expected):
                 unnoticed = unnoticed or course.point
-        else:
-            point += 1
         if point == 1:
             pytest.fail("the critical section could not be frozen anywhere; is it written in Python?")
         if unnoticed is not None:
@@ -163,9 +170,17 @@ def _fail(where: str, what: str) -> NoReturn:
 class _Bench:
     """Runs the critical section in each of the three ways."""
 
-    def __init__(self, work: Work, state: State, setup: Callable[[], object], name: str, patience: float) -> None:
+    def __init__(
+        self,
+        work: Work,
+        state: State,
+        setup: Callable[[], object],
+        name: str,
+        patience: float,
+        also: Sequence[object],
+    ) -> None:
         self.work, self.state, self.setup, self.name, self.patience = work, state, setup, name, patience
-        self.file = inspect.unwrap(work).__code__.co_filename if hasattr(work, "__code__") else None
+        self.files = frozenset(file for one in (work, *also) for file in _files_of(one))
 
     def alone(self) -> _Expected:
         """What the state is after the first holder alone, after both in good order, and after the second alone."""
@@ -198,7 +213,7 @@ class _Bench:
 
         def first() -> None:
             try:
-                with _Lines(self.file, point, freeze):
+                with _Lines(self.files, point, freeze):
                     self.work(lease)
             except Exception as error:  # noqa: BLE001 -- whatever it is, the holder noticed
                 course.error = repr(error)
@@ -316,7 +331,7 @@ class _Bench:
                 os.kill(os.getpid(), signal.SIGSTOP)
 
             try:
-                with _Lines(self.file, point, freeze):
+                with _Lines(self.files, point, freeze):
                     self.work(StallLease(self.name, _FIRST, boot_clock, ttl))
             except Exception as error:  # noqa: BLE001 -- whatever it is, the holder noticed
                 os.write(writer, repr(error)[:500].encode())
@@ -325,16 +340,26 @@ class _Bench:
             os._exit(code)
 
 
+def _files_of(one: object) -> list[str]:
+    """The file that a module, a function, a method, or what is wrapped in a `partial` is written in."""
+    while isinstance(one, functools.partial):
+        one = one.func
+    if isinstance(one, ModuleType):
+        return [one.__file__] if one.__file__ else []
+    plain: Any = inspect.unwrap(getattr(one, "__func__", one))  # type: ignore[arg-type]
+    return [plain.__code__.co_filename] if hasattr(plain, "__code__") else []
+
+
 def _await_or_fail(reached: bool, what: str) -> None:
     if not reached:
         pytest.fail(f"{what} within {ENDS_WITHIN:g} s", pytrace=False)
 
 
 class _Lines:
-    """Calls `freeze` before the n-th line that this thread runs of one file."""
+    """Calls `freeze` before the n-th line that this thread runs of some files."""
 
-    def __init__(self, file: str | None, point: int, freeze: Callable[[str], None]) -> None:
-        self._file, self._left, self._freeze = file, point, freeze
+    def __init__(self, files: frozenset[str], point: int, freeze: Callable[[str], None]) -> None:
+        self._files, self._left, self._freeze = files, point, freeze
 
     def __enter__(self) -> None:
         self._before = sys.gettrace()
@@ -344,7 +369,7 @@ class _Lines:
         sys.settrace(self._before)
 
     def _called(self, frame: FrameType, _event: str, _argument: object) -> Any:
-        return self._line if frame.f_code.co_filename == self._file else None
+        return self._line if frame.f_code.co_filename in self._files else None
 
     def _line(self, frame: FrameType, event: str, _argument: object) -> Any:
         if event == "line":
