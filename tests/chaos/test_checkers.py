@@ -469,6 +469,17 @@ def test_recovery_from_a_death_takes_a_lease() -> None:
     assert _death(1.0 + 2 * TTL + 1.5, engine="consul") == "held"
 
 
+@pytest.mark.parametrize(("late", "verdict"), [(3.9, "held"), (4.5, "violated")])
+def test_a_waiter_that_was_stopped_costs_a_turn(late: float, verdict: str) -> None:
+    story = Story()
+    story.lease("w1", 0.0, 0.1, 1)
+    waiting = story.op()
+    story.add(0.2, "w3", "ask", waiting, wait=60.0)
+    story.fault(1.0, 1.1, "kill", "w1, w3")
+    story.lease("w2", 0.5, 1.0 + TTL + 0.5 + late, 2, release=20.0)
+    assert status(story, "recovery") == verdict
+
+
 def test_a_lock_that_nobody_gets_any_more_is_stuck() -> None:
     story = Story()
     story.lease("w1", 0.0, 0.1, 1, release=1.0)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from leasehold.chaos.checkers.record import Attempt, Fault, Lease, Record
-from leasehold.core.table import TURN
 
 USUAL = (1.0, 0.5)
 BOUNDS = {"etcd": (1.0, 3.0), "zookeeper": (1.0, 1.5), "consul": (2.0, 1.0)}
@@ -15,6 +14,8 @@ BOUNDS = {"etcd": (1.0, 3.0), "zookeeper": (1.0, 1.5), "consul": (2.0, 1.0)}
 ENGINE_BACK = 1.0
 """The seconds more, after an engine that was away came back."""
 
+TURN = 2.0
+"""Seconds that a waiter costs those behind it that died or was stopped while it waited."""
 PAUSE = 0.3
 """Seconds between two attempts in which a name still counts as wanted."""
 
@@ -115,7 +116,8 @@ def due(record: Record, gap: Gap) -> float:
             one for one in record.leases if one.name != gap.name and one.until > gap.wanted and one.since < gap.until
         ]
         times += [min(one.until, gap.until) + lapse for one in others]
-    stopped = sum(bool(record.strikes_on(one.worker, one.ask.at, one.until)) or one.end is None for one in over)
+    stands_since = gap.before.since if gap.before is not None else 0.0
+    stopped = sum(stands_since <= one.until < gap.until for one in record.stopped_on(gap.name))
     return max(times) + slack + stopped * TURN
 
 

@@ -283,6 +283,14 @@ class Record:
         """Those on one name, in the order in which they began."""
         return self._attempts_by_name.get(name, [])
 
+    def stopped_on(self, name: str) -> list[Attempt]:
+        """Those on one name whose worker died or was stopped while it waited: their places in a queue may stand."""
+        return self._stopped_by_name.get(name, [])
+
+    @cached_property
+    def _stopped_by_name(self) -> dict[str, list[Attempt]]:
+        return _by_name([one for one in self.attempts if self.strikes_on(one.worker, one.ask.at, one.until)])
+
     @cached_property
     def _leases_by_name(self) -> dict[str, list[Lease]]:
         return _by_name(self.leases)
