@@ -9,12 +9,17 @@ import os
 import sqlite3
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import boto3  # type: ignore[import-untyped]
+import botocore.exceptions  # type: ignore[import-untyped]
 import httpx
 import psycopg
 import pymysql
@@ -22,6 +27,7 @@ import pytest
 import redis
 import sqlalchemy
 import sqlalchemy.orm
+from botocore.config import Config  # type: ignore[import-untyped]
 from tests.support.mariadb_server import PASSWORD, MariadbServer
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
@@ -212,12 +218,53 @@ def test_versions_and_errors_of_sqlalchemy_are_recognised(tmp_path: Path) -> Non
     engine.dispose()
 
 
-def test_a_precondition_that_failed_is_recognised() -> None:
+def _with_httpx(url: str) -> Exception:
+    with pytest.raises(httpx.HTTPStatusError) as raised:
+        httpx.put(url, trust_env=False).raise_for_status()
+    return raised.value
+
+
+def _with_urllib(url: str) -> Exception:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        opener.open(urllib.request.Request(url, method="PUT"), timeout=20)
+    raised.value.close()
+    return raised.value
+
+
+def _with_aiohttp(url: str) -> Exception:
+    async def put() -> None:
+        async with aiohttp.ClientSession() as session, session.put(url) as answer:
+            answer.raise_for_status()
+
+    with pytest.raises(aiohttp.ClientResponseError) as raised:
+        asyncio.run(put())
+    return raised.value
+
+
+def _with_boto(url: str) -> Exception:
+    server, _, key = url.rpartition("/")
+    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+    settings = Config(retries={"max_attempts": 1}, s3={"addressing_style": "path"}, proxies={})
+    client = boto3.client("s3", endpoint_url=server, config=settings, **keys)
+    with pytest.raises(botocore.exceptions.ClientError) as raised:
+        client.put_object(Bucket="bucket", Key=key, Body=b"", IfNoneMatch="*")
+    client.close()
+    error: Exception = raised.value
+    return error
+
+
+@pytest.mark.parametrize("ask", [_with_httpx, _with_urllib, _with_aiohttp, _with_boto])
+def test_a_precondition_that_failed_is_recognised(ask: Callable[[str], Exception]) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
-            self.send_response(412 if self.path == "/stale" else 500)
-            self.send_header("Content-Length", "0")
+            is_stale = "stale" in self.path
+            code = "PreconditionFailed" if is_stale else "AccessDenied"
+            body = f"<Error><Code>{code}</Code></Error>".encode()
+            self.send_response(412 if is_stale else 403)
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""
@@ -226,11 +273,8 @@ def test_a_precondition_that_failed_is_recognised() -> None:
     serving = threading.Thread(target=server.serve_forever)
     serving.start()
     try:
-        for path, expected in (("/stale", True), ("/broken", False)):
-            answer = httpx.put(f"http://127.0.0.1:{server.server_port}{path}", trust_env=False)
-            with pytest.raises(httpx.HTTPStatusError) as raised:
-                answer.raise_for_status()
-            assert is_conflict(raised.value) is expected
+        for path, expected in (("stale", True), ("broken", False)):
+            assert is_conflict(ask(f"http://127.0.0.1:{server.server_port}/{path}")) is expected
     finally:
         server.shutdown()
         serving.join()

@@ -55,13 +55,22 @@ _MYSQL: Final = frozenset({1020, 1205, 1213, 3572})  # record changed, lock wait
 _SQLITE: Final = frozenset({5, 6})  # busy, locked; also in their extended forms
 _BY_NAME: Final = frozenset({("sqlalchemy", "StaleDataError"), ("redis", "WatchError"), ("valkey", "WatchError")})
 _PRECONDITION_FAILED: Final = 412
+_AWS: Final = frozenset(
+    {
+        "412",
+        "PreconditionFailed",
+        "ConditionalRequestConflict",
+        "ConditionalCheckFailedException",
+        "TransactionConflictException",
+    }
+)
 
 
 def is_conflict(error: BaseException) -> bool:
     """Whether an error says that somebody else wrote first, or was about to, in the words of any library we know.
 
     Known are our own, SQLAlchemy, Django, PostgreSQL (psycopg, psycopg2, asyncpg), MySQL, SQLite, WATCH of Redis, a
-    transaction of etcd that was aborted, and the HTTP status 412.
+    transaction of etcd that was aborted, the HTTP status 412, and failed conditions of S3 and DynamoDB.
     """
     seen: BaseException | None = error
     while seen is not None:
@@ -82,9 +91,22 @@ def _is_conflict_of_its_library(error: BaseException) -> bool:
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE
     if library in ("pymysql", "MySQLdb", "mysql", "asyncmy"):
         return number in _MYSQL
-    if callable(code := getattr(error, "code", None)) and library == "grpc":
+    if library == "grpc" and callable(code := getattr(error, "code", None)):
         return str(getattr(code(), "name", "")) == "ABORTED"
-    return getattr(getattr(error, "response", None), "status_code", None) == _PRECONDITION_FAILED
+    return _is_failed_precondition(error, library)
+
+
+def _is_failed_precondition(error: BaseException, library: str) -> bool:
+    """Of HTTP, in the words of httpx and requests, of aiohttp, of urllib, and of Amazon's services by boto."""
+    response = getattr(error, "response", None)
+    if library == "botocore" and isinstance(response, dict):
+        return response.get("Error", {}).get("Code") in _AWS
+    status = getattr(response, "status_code", None)
+    if library == "aiohttp":
+        status = getattr(error, "status", None)
+    elif library == "urllib":
+        status = getattr(error, "code", None)
+    return status == _PRECONDITION_FAILED
 
 
 class Conflicts:
