@@ -281,7 +281,7 @@ def test_the_leader_is_killed_and_another_leads(folder: Path) -> None:
         assert killed.answers()
 
 
-@pytest.mark.parametrize("engine", ["redis", "postgresql", "zookeeper"])
+@pytest.mark.parametrize("engine", ["redis", "postgresql"])
 def test_a_full_disk_lets_no_grant_be_made_and_room_helps(engine: str, folder: Path) -> None:
     with started(engine, folder) as (url, servers), Leasehold(url, request_timeout=2.0) as locks:
         site = Site(url, TTL, [], servers=servers)

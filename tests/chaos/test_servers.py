@@ -55,7 +55,7 @@ def test_a_server_serves_keeps_what_it_was_told_and_ends(engine: str, folder: Pa
     assert not any(map(lives, pids))
 
 
-@pytest.mark.parametrize("engine", ["etcd", "consul", "zookeeper"])
+@pytest.mark.parametrize("engine", ["consul", "zookeeper"])  # etcd: see the fault that kills its leader
 def test_a_cluster_has_one_leader_and_another_after_it_is_gone(engine: str, folder: Path) -> None:
     with started(engine, folder, members=3) as (url, servers):
         leader = the_leader(servers)
@@ -129,7 +129,7 @@ def test_syncs_are_known_and_each_write_is_synced_where_that_was_asked_for(folde
         assert status.token == before
 
 
-@pytest.mark.parametrize("engine", ["redis", "postgresql", "mariadb"])
+@pytest.mark.parametrize("engine", ["postgresql", "mariadb"])  # Redis: see the faults of clocks
 def test_the_wall_clock_of_a_server_can_be_moved(engine: str, folder: Path) -> None:
     with started(engine, folder) as (url, [server]), Leasehold(url) as locks:
         assert isinstance(server.clock, Shim)
