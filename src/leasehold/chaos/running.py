@@ -8,7 +8,7 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -20,6 +20,7 @@ from leasehold.chaos.checkers.gaps import BOUNDS, USUAL
 from leasehold.chaos.checkers.verdict import Verdict
 from leasehold.chaos.crew import Crew
 from leasehold.chaos.faults import FAULTS
+from leasehold.chaos.faults.engine import NOT_OURS
 from leasehold.chaos.faults.workers import NO_PROXY
 from leasehold.chaos.history import RUN, Event, Recorder, merged
 from leasehold.chaos.marks import Marks
@@ -85,20 +86,25 @@ class Run:
         self._workload = WORKLOADS[_known(plan.workload, WORKLOADS, "workload")]
         for name in plan.faults:
             _known(name, FAULTS, "fault")
-        self._facts = _facts(plan.url)
+        self._facts = facts_of(plan.url)
         _check(plan, self._workload, self._facts)
         self.phase: Phase = "starting"
         self.began = time.monotonic()
         self.now_broken: tuple[str, ...] = ()
         self.struck: Counter[str] = Counter()
         self.left_out: dict[str, str] = {}
+        self.tell: Callable[[str], object] = lambda _news: None
+        """Called with each thing that people may want to know while it runs."""
         self._crew: Crew | None = None
+        self._grants: dict[str, int] = {}
         self._op = 0
 
     @property
     def grants(self) -> dict[str, int]:
         """How often each worker was granted what it asked for."""
-        return {worker.name: worker.grants for worker in self._crew.workers} if self._crew else {}
+        with contextlib.suppress(ValueError):  # the run is over, and the marks are closed
+            self._grants = {worker.name: worker.grants for worker in self._crew.workers} if self._crew else {}
+        return self._grants
 
     def go(self) -> Outcome:
         """Do it. Whatever was started is ended when this returns or raises."""
@@ -117,11 +123,11 @@ class Run:
             self._wait_for_grants(site, crew, STARTS_WITHIN)
             self._break_things(site, crew, record, info)
             self._settle(site, crew, record, info)
-            self.phase = "stopping"
+            self._enter("stopping")
             hung = crew.stop(within=PATIENCE + 2 * self._plan.wait)
             self._read_all(resource, record)
             record("end", hung=hung)
-            self.phase = "judging"
+            self._enter("judging")
             files = [path for worker in crew.workers for path in worker.histories()]
             history = sorted(
                 [*merged([*files, self._folder / "events-run.jsonl"]), *resource.log()], key=lambda event: event.at
@@ -188,8 +194,9 @@ class Run:
         for name in plan.faults:
             reason = FAULTS[name]().missing(site)
             if reason is not None:
-                why = no_proxies(plan.url) if reason == NO_PROXY else None
-                self.left_out[name] = why or reason
+                self.left_out[name] = self._why(reason)
+        for reason, names in by_reason(self.left_out).items():
+            self.tell(f"left out {', '.join(names)}: {reason}")
         faults = tuple(name for name in plan.faults if name not in self.left_out)
         if plan.faults and not faults:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.left_out.items())
@@ -212,6 +219,12 @@ class Run:
             guarantee=self._facts.guarantee if plan.subject == "leasehold" else None,
         )
 
+    def _why(self, missing: str) -> str:
+        """Why a fault is left out, in the words of this engine."""
+        if missing == NOT_OURS and self._plan.url.startswith("sqlite:"):
+            return "the engine is a file: it has no server"
+        return (no_proxies(self._plan.url) if missing == NO_PROXY else None) or missing
+
     # Running
 
     def _wait_for_grants(self, site: Site, crew: Crew, within: float) -> bool:
@@ -232,7 +245,7 @@ class Run:
 
     def _break_things(self, site: Site, crew: Crew, record: Recorder, info: RunInfo) -> None:
         plan = self._plan
-        self.phase = "breaking things"
+        self._enter("breaking things")
         over_at = time.monotonic() + plan.seconds
         for strike in strikes(info.faults, plan.how, seed=plan.seed, ttl=plan.ttl):
             left = over_at - time.monotonic()
@@ -255,6 +268,7 @@ class Run:
                 detail = fault.strike(site)
                 record.event("fault", name="", op=self._op, token=None, detail={"fault": name, **detail})
                 self.struck[name] += detail.get("at") is not None
+                self.tell(f"{record.now():.1f}s {name} strikes {detail.get('at') or 'nobody'}")
                 self.now_broken = (*self.now_broken, name)
             yield max(FAULTS[name].lasts for name in strike.faults) * self._plan.ttl * strike.stretch
 
@@ -264,10 +278,14 @@ class Run:
         record("fault over", op=op, fault=fault.name)
 
     def _settle(self, site: Site, crew: Crew, record: Recorder, info: RunInfo) -> None:
-        self.phase = "settling"
+        self._enter("settling")
         record("settled")
         lapse, slack = BOUNDS.get(info.engine, USUAL)
         self._wait_for_grants(site, crew, lapse * info.ttl + slack + info.wait + PATIENCE)
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.tell(f"{time.monotonic() - self.began:.1f}s {phase}")
 
     def _read_all(self, resource: Resource, record: Recorder) -> None:
         for final in self._workload.final(resource):
@@ -280,13 +298,26 @@ def run(plan: Plan, folder: Path, servers: Sequence[Server] = ()) -> Outcome:
     return Run(plan, folder, servers).go()
 
 
+def by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:
+    """The faults that were left out, for each reason.
+
+    >>> by_reason({"a": "no proxy", "b": "no server", "c": "no proxy"})
+    {'no proxy': ['a', 'c'], 'no server': ['b']}
+    """
+    found: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        found.setdefault(reason, []).append(name)
+    return found
+
+
 def _known(name: str, table: Mapping[str, object], what: str) -> str:
     if name not in table:
         raise Misuse(f"there is no {what} {quoted(name)}; there are {', '.join(table)}")
     return name
 
 
-def _facts(url: str) -> Facts:
+def facts_of(url: str) -> Facts:
+    """What the engine behind a URL says of itself; nothing is sent."""
     with Leasehold(url) as locks:
         return locks.facts
 
@@ -301,6 +332,8 @@ def _check(plan: Plan, workload: Workload, facts: Facts) -> None:
     offered = offer_of(plan.subject)
     if workload.mode not in offered.modes or (workload.several and not offered.several):
         raise NotSupported(f"the workload {workload.name} needs locks that {plan.subject} has not")
+    if offered.engines is not None and facts.engine not in offered.engines:
+        raise NotSupported(f"{plan.subject} runs on {' or '.join(offered.engines)}, not on {facts.engine}")
     if workload.only_leasehold and plan.subject != "leasehold":
         raise NotSupported(f"the workload {workload.name} is about a pattern of Leasehold; {plan.subject} has no such")
     if plan.ttl < facts.least_ttl:

@@ -19,6 +19,9 @@ from leasehold.patterns.jobs import Jobs
 
 PERIOD = 0.5
 """Seconds between two ticks."""
+MOST_ATTEMPTS = 20
+WINDOW = 3
+"""A tick whose run failed is tried again for so many TTLs, on the plain side."""
 
 
 class _Run(Protocol):
@@ -52,9 +55,10 @@ class OnceOnlyJobs(Simple):
         hand.rest(longest=PERIOD / 2)
 
     def _under_the_lock(self, hand: Hand) -> None:
-        tick = f"tick-{int(time.time() / PERIOD)}"
+        latest = int(time.time() / PERIOD)
         with hand.holding(self.name) as grip:
-            if grip is None or hand.resource.look("plain", lambda cells: cells.get(tick)) is not None:
+            tick = hand.resource.look("plain", lambda cells: _oldest_due(cells, latest, hand.terms.ttl))
+            if grip is None or tick is None:
                 return
             hand.work()
             effect = hand.unique()
@@ -66,10 +70,8 @@ class OnceOnlyJobs(Simple):
     def _once_only(self, hand: Hand) -> None:
         store = SqlKeys(hand.resource.path)
         try:
-            job = Jobs(store, at_most_for=hand.terms.ttl).once_per(PERIOD, name="chaos")(
-                lambda run: self._run(hand, run)
-            )
-            job()
+            jobs = Jobs(store, at_most_for=hand.terms.ttl, catch_up="all", attempts=MOST_ATTEMPTS)
+            jobs.once_per(PERIOD, name="chaos")(lambda run: self._run(hand, run))()
         except StaleToken:
             return  # it was taken for crashed, and another one has done it
         finally:
@@ -93,3 +95,9 @@ class OnceOnlyJobs(Simple):
     def final(self, resource: Resource) -> list[Final]:
         """Each time that a tick was run: which, and by what."""
         return effects(resource, self.kind, self.name)
+
+
+def _oldest_due(cells: Cells, latest: int, ttl: float) -> str | None:
+    """The first tick of the latest ones that was not run."""
+    ticks = [f"tick-{latest - back}" for back in reversed(range(1 + int(WINDOW * ttl / PERIOD)))]
+    return next((tick for tick in ticks if cells.get(tick) is None), None)

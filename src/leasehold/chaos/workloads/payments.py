@@ -14,9 +14,10 @@ from leasehold.chaos.workloads.workload import Final, Simple
 from leasehold.errors import InProgress, StaleToken
 from leasehold.patterns.idempotency import Idempotency, Run, SqlKeys
 
-EACH_FOR = 0.25
-"""A new payment comes up every so many seconds, and all workers try to carry out the latest few."""
-AT_ONCE = 3
+EACH_FOR = 0.5
+"""A new payment comes up so often, in TTLs."""
+AT_ONCE = 6
+"""So many of the latest are sent again and again: long enough for one whose worker died, or stalled, to be retried."""
 
 
 class Payments(Simple):
@@ -35,7 +36,7 @@ class Payments(Simple):
 
     def lap(self, hand: Hand) -> None:
         """Try one payment on both sides."""
-        latest = int(hand.now() / EACH_FOR)
+        latest = int(hand.now() / (EACH_FOR * hand.terms.ttl))
         key = f"payment-{max(0, latest - hand.chance.randrange(AT_ONCE))}"
         self._under_the_lock(hand, key)
         self._with_a_key(hand, key)
