@@ -93,6 +93,7 @@ def ask_often(kinds: Sequence[str], asks: int) -> None:
                 for token in range(token + 1, token + 1 + chunk):  # noqa: B020 -- it goes on from there
                     guard.announce(token)
                 taken.append((time.perf_counter() - began) / chunk * 1e6)
+                print(f"{kind}: {len(taken) * chunk:,} asks, {taken[-1]:.0f} µs each", file=sys.stderr)
             kept = f"{before}, {guard.floor_size()}"
             print(f"| {kind} | {asks:,} | {taken[0]:.0f} µs | {taken[-1]:.0f} µs | {kept} |", flush=True)
 

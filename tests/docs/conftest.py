@@ -13,6 +13,7 @@ import pytest
 from tests.support.consul_server import running_consul
 from tests.support.etcd_server import running_etcd
 from tests.support.mariadb_server import running_mariadb
+from tests.support.moto_server import running_moto
 from tests.support.postgres_server import running_postgres
 from tests.support.redlock_servers import running_quorum
 from tests.support.zookeeper_server import running_zookeeper
@@ -78,6 +79,13 @@ def docs_etcd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real etcd."""
     with running_etcd(tmp_path_factory.mktemp("etcd")) as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def docs_aws_url() -> Iterator[str]:
+    """What plays S3 and DynamoDB."""
+    with running_moto() as url:
+        yield url
 
 
 def _wait_for(port: int) -> None:
