@@ -36,6 +36,11 @@ def verdicts(history: list[Event], run: RunInfo = RUN_INFO) -> dict[str, Verdict
     return {verdict.name: verdict for verdict in judge(history, run)}
 
 
+def violated(history: list[Event]) -> set[str]:
+    """The properties that the history breaks."""
+    return {name for name, verdict in verdicts(history).items() if verdict.status == "violated"}
+
+
 class Story:
     """Writes a history, event by event."""
 
@@ -210,3 +215,30 @@ def _end_of_a_lease(story: Story, chance: random.Random, worker: str, op: int, t
 def changed(history: list[Event], old: Event, **changes: Any) -> list[Event]:
     """The history with one event changed."""
     return sorted((replace(one, **changes) if one is old else one for one in history), key=lambda one: one.at)
+
+
+def together(seed: int, mode: str, *, permits: int = 3, steps: int = 60) -> list[Event]:
+    """A right history of holders who share a name, as readers (beside writers) or by permits."""
+    chance = random.Random(seed)
+    story = Story()
+    held: dict[str, tuple[int, int]] = {}
+    alone = False
+    last = dict.fromkeys((f"w{number}" for number in range(6)), 0.0)
+    for step in range(1, steps):
+        # Each thing happens at one moment; whoever did it sees a window around that moment.
+        moment = step * 0.1
+        worker = chance.choice(list(last))
+        if worker in held:
+            op, token = held.pop(worker)
+            story.add(max(last[worker] + 0.001, moment - chance.uniform(0.0, 0.3)), worker, "release", op, token)
+            last[worker] = moment + chance.uniform(0.0, 0.3)
+            story.add(last[worker], worker, "released", op, token)
+            alone = alone and bool(held)
+        elif not alone and (mode == "shared" or len(held) < permits):
+            writes = mode == "shared" and not held and chance.random() < 0.3
+            ask = max(last[worker] + 0.001, moment - chance.uniform(0.0, 1.0))
+            if ask < moment:
+                kind, last[worker] = "exclusive" if writes else mode, moment + chance.uniform(0.0, 0.05)
+                held[worker] = story.lease(worker, ask, last[worker], step, mode=kind, permits=permits), step
+                alone = writes
+    return story.history
