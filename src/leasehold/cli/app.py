@@ -26,7 +26,6 @@ _VERBS: dict[str, str | None] = {
     "break": None,
     "fence": None,
     "engines": None,
-    "doctor": None,
     "advise": None,
     "lint": None,
     "explain": None,
