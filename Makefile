@@ -11,6 +11,7 @@ PYTEST_ARGS ?=
 # Most tests wait for leases to run out, so two at a time cost each other little; a file stays with one worker.
 WORKERS ?= 2
 BENCH_ARGS ?=
+PEERS_ARGS ?=
 # How many simulated histories `make sim` explores.
 N ?= 20000
 
@@ -21,7 +22,7 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --system-certs --univers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench docs docs-serve sim setup servers lock clean
+.PHONY: help demo test lint format bench docs docs-serve sim peers planted setup servers lock clean
 
 help:  ## show this help
 	@echo "Leasehold: locks that stay correct when a holder stalls. Targets:"
@@ -53,6 +54,13 @@ docs-serve: $(VENV)/.ready-dev  ## serve the documentation while it is being wri
 
 sim: $(VENV)/.ready  ## explore N simulated histories (make sim N=100000)
 	@$(BIN)/python -m leasehold.sim --histories $(N)
+
+peers: $(VENV)/.ready-dev servers  ## put peers to the same faults as Leasehold, and make the tables of docs/peers.md
+	@$(PIP_INSTALL) --no-build-isolation --editable '.[peers]'
+	@LEASEHOLD_SERVERS=.servers $(BIN)/python -m leasehold.chaos.peers --into docs/peers.md $(PEERS_ARGS)
+
+planted: $(VENV)/.ready-dev servers  ## have the chaos tester find every bug that is planted for it
+	@LEASEHOLD_PLANT_ALL=1 $(BIN)/python -m pytest -s tests/chaos/test_planted.py
 
 setup: $(VENV)/.ready-dev  ## only prepare the virtual environment
 
