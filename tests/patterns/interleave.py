@@ -21,6 +21,10 @@ class Violation(AssertionError):
     """A judge saw what must never be."""
 
 
+class Crashed(BaseException):
+    """The task is no more."""
+
+
 @types.coroutine
 def turn() -> Generator[None, str, str]:
     """Stop here until the explorer says how it goes on: ``"go"``, or how the step goes wrong."""
@@ -96,10 +100,17 @@ class Task:
             self._coroutine.send(how or None)  # type: ignore[arg-type]
         except StopIteration:
             self.is_over = True
+        except BaseException:
+            self.is_over = True
+            raise
 
     def crash(self) -> None:
-        self.is_over = True
-        self._coroutine.close()
+        """Nothing more of it happens, not even what it would have tidied up."""
+        while not self.is_over:
+            try:
+                self._coroutine.throw(Crashed())
+            except (Crashed, StopIteration):
+                self.is_over = True
 
 
 def finished(awaitable: Awaitable[Any]) -> Any:

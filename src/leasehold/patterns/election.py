@@ -16,116 +16,33 @@ gives its lease back only after the work has ended.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from leasehold import watching
 from leasehold.client import AsyncLeasehold, Leasehold
-from leasehold.errors import LeaseLost, Misuse, NotAcquired, quoted
+from leasehold.core.worlds import run_blocking
+from leasehold.errors import EngineError, LeaseLost, Misuse, NotAcquired, quoted
 from leasehold.keeping import log
 from leasehold.names import check_name, check_ttl, check_wait
+from leasehold.patterns.ranks import AsyncLeases, BlockingLeases, Leases, Ranks
+from leasehold.patterns.terms import EXIT_CODE, LOOK_EVERY, AnyTerm, AsyncTerm, Leader, Term, end_process
 
 if TYPE_CHECKING:
     import asyncio
 
     from leasehold.core.engine import NameStatus
-    from leasehold.lease import LeaseView
+    from leasehold.lease import AsyncLease, Lease
     from leasehold.lock import AsyncLock, Lock
 
-EXIT_CODE: Final = 77
-"""With which a process ends whose work has not stopped when its lease ran out."""
-LOOK_EVERY: Final = 0.05
-"""How often a leader looks for a reason to stop, in seconds; asking costs nothing."""
+__all__ = ["EXIT_CODE", "AsyncElection", "AsyncTerm", "Election", "Leader", "Term", "end_process"]
+
 LONGEST_CAMPAIGN: Final = 3600.0
 """How long a candidate stays in the queue before it joins it anew."""
 
 ClientT = TypeVar("ClientT")
-
-
-class Leader(NamedTuple):
-    """Who leads, as others see it. It may have changed since."""
-
-    token: int
-    holder: str
-    """Who that is, for people: ``label@host:pid``."""
-
-
-class _Term:
-    """What the terms of both worlds have in common."""
-
-    __slots__ = ("_lease", "_stop", "why")
-
-    def __init__(self, lease: LeaseView) -> None:
-        self._lease = lease
-        self._stop = threading.Event()
-        self.why: str | None = None
-        """Why it is to stop; None as long as it is not."""
-        watching.elected(lease.name, lease.token)
-
-    @property
-    def token(self) -> int:
-        """The fencing token: greater than that of every earlier term."""
-        return self._lease.token
-
-    @property
-    def remaining(self) -> float:
-        """Seconds until the lease runs out unless it is renewed."""
-        return self._lease.remaining
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the work is to end, and soon."""
-        return self._stop.is_set()
-
-    def check(self) -> None:
-        """Raise `LeaseLost` unless this is still the leader, as far as its own clock can tell."""
-        self._lease.check()
-
-    def resign(self, why: str = "it resigned") -> None:
-        """Ask the work to end. The lease is given back when it has."""
-        if not self._stop.is_set():
-            self.why = why
-            self._stop.set()
-            watching.resigned(self._lease.name, self.token, why)
-
-    def __repr__(self) -> str:
-        state = f"stopping: {self.why}" if self.stopping else f"{self.remaining:.3g} s left"
-        return f"<{type(self).__name__} {quoted(self._lease.name)} token={self.token} {state}>"
-
-
-class Term(_Term):
-    """One leader's time in office. Its token fences what the leader writes."""
-
-    __slots__ = ()
-
-    def wait(self, seconds: float) -> bool:
-        """Pause the work, but not beyond the moment when it is to end; returns whether it is."""
-        return self._stop.wait(check_wait(seconds, what="seconds"))
-
-
-class AsyncTerm(_Term):
-    """One leader's time in office, in async code; see `Term`."""
-
-    __slots__ = ()
-
-    async def wait(self, seconds: float) -> bool:
-        """Pause the work, but not beyond the moment when it is to end; returns whether it is."""
-        import asyncio
-
-        ends = time.monotonic() + check_wait(seconds, what="seconds")
-        while not self.stopping and (left := ends - time.monotonic()) > 0:  # noqa: ASYNC110 - any thread may resign
-            await asyncio.sleep(min(LOOK_EVERY, left))
-        return self.stopping
-
-
-def end_process(term: _Term) -> None:
-    """The hard way out: work that goes on without its lease is worse than no work. Nothing is cleaned up."""
-    log().critical("%r: its work has not stopped, so this process ends now", term)
-    os._exit(EXIT_CODE)
 
 
 class _Election(Generic[ClientT]):
@@ -140,12 +57,17 @@ class _Election(Generic[ClientT]):
         healthy: Callable[[], bool] | None = None,
         stop_within: float = 10.0,
         at_deadline: Callable[[Any], object] = end_process,
+        priority: int | None = None,
+        candidate: str | None = None,
     ) -> None:
         """Choose `name` for what is led.
 
         A candidate whose `healthy` says no does not stand, and a leader whose `healthy` says no stops. Work that was
         told to stop has `stop_within` seconds, and never longer than its lease; `at_deadline` is called when it has not
         stopped by then: by default the process ends at once.
+
+        With a `priority`, from 0 to 3, a candidate gives way to those of a higher one, also as a leader. `candidate` is
+        the name by which a leader can resign in favour of this one.
         """
         self._name = check_name(name)
         self._ttl = check_ttl(ttl)
@@ -156,11 +78,27 @@ class _Election(Generic[ClientT]):
             raise Misuse(f"at_deadline is a function that takes the term, not {quoted(at_deadline)}")
         self._locks: ClientT = locks
         self._healthy, self._at_deadline = healthy, at_deadline
+        self._ranks = Ranks(self._leases(locks), name, self._ttl, priority=priority, candidate=candidate)
+
+    def _leases(self, locks: ClientT) -> Leases:
+        raise NotImplementedError
 
     @property
     def name(self) -> str:
         """What is led."""
         return self._name
+
+    @property
+    def _courtesy(self) -> float:
+        """How long one that gave way stays away before it comes back."""
+        return min(self._ttl / 10, 0.5)
+
+    async def _resign_if_outranked(self, term: AnyTerm) -> None:
+        try:
+            if await self._ranks.is_outranked():
+                term.resign("a candidate of higher priority stands")
+        except EngineError as error:
+            log().debug("%r: no other candidate can be seen: %s", term, error)
 
     def _is_healthy(self) -> bool:
         return self._healthy is None or bool(self._healthy())
@@ -169,7 +107,7 @@ class _Election(Generic[ClientT]):
         if not self._is_healthy():
             raise NotAcquired(self._name, wait=0.0, holder=None, token=None)
 
-    def _look(self, term: _Term) -> None:
+    def _look(self, term: AnyTerm) -> None:
         """Tell the work to stop when there is a reason, while there is still time to."""
         if term.stopping:
             return
@@ -179,7 +117,7 @@ class _Election(Generic[ClientT]):
         elif not self._is_healthy():
             term.resign("it is not healthy")
 
-    def _must_have_stopped(self, term: _Term, told_at: float) -> bool:
+    def _must_have_stopped(self, term: AnyTerm, told_at: float) -> bool:
         """Whether the time is over that work has which was told to stop; never longer than its lease."""
         return term.remaining <= 0 or time.monotonic() >= told_at + self._stop_within
 
@@ -199,6 +137,9 @@ class Election(_Election[Leasehold]):
     def _lock(self, wait: float) -> Lock:
         return self._locks.lock(self._name, ttl=self._ttl, wait=wait)
 
+    def _leases(self, locks: Leasehold) -> Leases:
+        return BlockingLeases(locks)
+
     @contextmanager
     def lead(self, wait: float = LONGEST_CAMPAIGN) -> Iterator[Term]:
         """Lead for as long as the block runs, after at most `wait` seconds; raises `NotAcquired` when others lead.
@@ -207,42 +148,90 @@ class Election(_Election[Leasehold]):
         its end if it did not end in time.
         """
         self._may_stand()
-        with self._lock(wait) as lease:
-            term, over = Term(lease), threading.Event()
-            watch = threading.Thread(target=self._watch, args=(term, over), name="leasehold-election", daemon=True)
-            watch.start()
-            try:
-                yield term
-            finally:
-                over.set()
-                term.resign("its work has ended")
-                watch.join()
+        held = []
+        try:
+            with self._campaign(wait) as lease:
+                term, over = Term(lease), threading.Event()
+                watch = threading.Thread(target=self._watch, args=(term, over), name="leasehold-election", daemon=True)
+                watch.start()
+                self._look_up(term)
+                try:
+                    yield term
+                finally:
+                    over.set()
+                    term.resign("its work has ended")
+                    watch.join()
+                    held = run_blocking(self._ranks.resign(term._favourite))
+        finally:
+            run_blocking(self._ranks.see_off(held))
+
+    @contextmanager
+    def _campaign(self, wait: float) -> Iterator[Lease]:
+        """The lease of a leader, once there is nobody to give way to."""
+        give_up_at = time.monotonic() + check_wait(wait)
+        try:
+            while True:
+                run_blocking(self._ranks.stand())
+                with self._lock(max(give_up_at - time.monotonic(), 0.0)) as lease:
+                    if not run_blocking(self._ranks.gives_way()):
+                        yield lease
+                        return
+                if time.monotonic() >= give_up_at:
+                    raise NotAcquired(self._name, wait=wait, holder=None, token=None)
+                time.sleep(self._courtesy)
+        finally:
+            run_blocking(self._ranks.leave())
 
     def _watch(self, term: Term, over: threading.Event) -> None:
         while not over.wait(LOOK_EVERY) and not term.stopping:
             self._look(term)
+
+    def _look_up(self, term: Term) -> None:
+        """Give way to a candidate of higher priority; beside all else, for an engine may take its time to answer."""
+
+        def look() -> None:
+            while not term.wait(self._ttl / 3):
+                run_blocking(self._resign_if_outranked(term))
+
+        if self._ranks.looks_up:
+            threading.Thread(target=look, name="leasehold-ranks", daemon=True).start()
 
     def serve(self, work: Callable[[Term], object], *, until: threading.Event) -> None:
         """Stand for election again and again, and do `work` in each term, until `until` is set.
 
         The work has a thread of its own. An error that it raises ends the term and is raised here.
         """
-        while not until.is_set():
-            if not self._is_healthy():
-                until.wait(min(self._ttl / 3, 1.0))
-                continue
-            try:
-                lease = self._lock(min(self._ttl, LONGEST_CAMPAIGN)).acquire()
-            except NotAcquired:
-                continue
-            term = Term(lease)
-            try:
-                self._do(work, term, until)
-            finally:
+        try:
+            while not until.is_set():
+                if not self._is_healthy():
+                    run_blocking(self._ranks.leave())
+                    until.wait(min(self._ttl / 3, 1.0))
+                    continue
+                run_blocking(self._ranks.stand())
                 try:
+                    lease = self._lock(min(self._ttl, LONGEST_CAMPAIGN)).acquire()
+                except NotAcquired:
+                    continue
+                if until.is_set() or run_blocking(self._ranks.gives_way()):
                     lease.release()
-                except LeaseLost as loss:
-                    log().warning("%s", loss)
+                    until.wait(self._courtesy)
+                    continue
+                self._serve_term(work, Term(lease), lease, until)
+        finally:
+            run_blocking(self._ranks.leave())
+
+    def _serve_term(self, work: Callable[[Term], object], term: Term, lease: Lease, until: threading.Event) -> None:
+        self._look_up(term)
+        try:
+            self._do(work, term, until)
+        finally:
+            term.resign("its work has ended")
+            held = run_blocking(self._ranks.resign(term._favourite))
+            try:
+                lease.release()
+            except LeaseLost as loss:
+                log().warning("%s", loss)
+            run_blocking(self._ranks.see_off(held))
 
     def _do(self, work: Callable[[Term], object], term: Term, until: threading.Event) -> None:
         failures: list[BaseException] = []
@@ -287,6 +276,9 @@ class Election(_Election[Leasehold]):
 class AsyncElection(_Election[AsyncLeasehold]):
     """An election for async code; see `Election`."""
 
+    def _leases(self, locks: AsyncLeasehold) -> Leases:
+        return AsyncLeases(locks)
+
     def _lock(self, wait: float) -> AsyncLock:
         return self._locks.lock(self._name, ttl=self._ttl, wait=wait)
 
@@ -296,14 +288,39 @@ class AsyncElection(_Election[AsyncLeasehold]):
         import asyncio
 
         self._may_stand()
-        async with self._lock(wait) as lease:
-            term = AsyncTerm(lease)
-            watch = asyncio.create_task(self._watch(term))
-            try:
-                yield term
-            finally:
-                term.resign("its work has ended")
-                watch.cancel()
+        held = []
+        try:
+            async with self._campaign(wait) as lease:
+                term = AsyncTerm(lease)
+                tasks = [asyncio.create_task(self._watch(term)), asyncio.create_task(self._look_up(term))]
+                try:
+                    yield term
+                finally:
+                    term.resign("its work has ended")
+                    for task in tasks:
+                        task.cancel()
+                    held = await self._ranks.resign(term._favourite)
+        finally:
+            await self._ranks.see_off(held)
+
+    @asynccontextmanager
+    async def _campaign(self, wait: float) -> AsyncIterator[AsyncLease]:
+        """The lease of a leader, once there is nobody to give way to."""
+        import asyncio
+
+        give_up_at = time.monotonic() + check_wait(wait)
+        try:
+            while True:
+                await self._ranks.stand()
+                async with self._lock(max(give_up_at - time.monotonic(), 0.0)) as lease:
+                    if not await self._ranks.gives_way():
+                        yield lease
+                        return
+                if time.monotonic() >= give_up_at:
+                    raise NotAcquired(self._name, wait=wait, holder=None, token=None)
+                await asyncio.sleep(self._courtesy)
+        finally:
+            await self._ranks.leave()
 
     async def _watch(self, term: AsyncTerm) -> None:
         import asyncio
@@ -311,6 +328,11 @@ class AsyncElection(_Election[AsyncLeasehold]):
         while not term.stopping:
             await asyncio.sleep(LOOK_EVERY)
             self._look(term)
+
+    async def _look_up(self, term: AsyncTerm) -> None:
+        """Give way to a candidate of higher priority; beside all else, for an engine may take its time to answer."""
+        while self._ranks.looks_up and not await term.wait(self._ttl / 3):
+            await self._resign_if_outranked(term)
 
     async def serve(self, work: Callable[[AsyncTerm], Coroutine[Any, Any, object]], *, until: asyncio.Event) -> None:
         """Stand for election again and again, and do `work` in each term, until `until` is set.
@@ -320,22 +342,46 @@ class AsyncElection(_Election[AsyncLeasehold]):
         """
         import asyncio
 
-        while not until.is_set():
-            if not self._is_healthy():
-                await asyncio.sleep(min(self._ttl / 3, 1.0))
-                continue
-            try:
-                lease = await self._lock(min(self._ttl, LONGEST_CAMPAIGN)).acquire()
-            except NotAcquired:
-                continue
-            term = AsyncTerm(lease)
-            try:
-                await self._do(work, term, until)
-            finally:
+        try:
+            while not until.is_set():
+                if not self._is_healthy():
+                    await self._ranks.leave()
+                    await asyncio.sleep(min(self._ttl / 3, 1.0))
+                    continue
+                await self._ranks.stand()
                 try:
+                    lease = await self._lock(min(self._ttl, LONGEST_CAMPAIGN)).acquire()
+                except NotAcquired:
+                    continue
+                if until.is_set() or await self._ranks.gives_way():
                     await lease.release()
-                except LeaseLost as loss:
-                    log().warning("%s", loss)
+                    await asyncio.sleep(self._courtesy)
+                    continue
+                await self._serve_term(work, AsyncTerm(lease), lease, until)
+        finally:
+            await self._ranks.leave()
+
+    async def _serve_term(
+        self,
+        work: Callable[[AsyncTerm], Coroutine[Any, Any, object]],
+        term: AsyncTerm,
+        lease: AsyncLease,
+        until: asyncio.Event,
+    ) -> None:
+        import asyncio
+
+        looking_up = asyncio.create_task(self._look_up(term))
+        try:
+            await self._do(work, term, until)
+        finally:
+            term.resign("its work has ended")
+            looking_up.cancel()
+            held = await self._ranks.resign(term._favourite)
+            try:
+                await lease.release()
+            except LeaseLost as loss:
+                log().warning("%s", loss)
+            await self._ranks.see_off(held)
 
     async def _do(
         self, work: Callable[[AsyncTerm], Coroutine[Any, Any, object]], term: AsyncTerm, until: asyncio.Event
