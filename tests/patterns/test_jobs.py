@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import itertools
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,12 +20,15 @@ import psycopg
 import pymysql
 import pytest
 import redis
+import redis.asyncio
 from tests.support.mariadb_server import PASSWORD, MariadbServer
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 
+import leasehold
 from leasehold import Misuse, StaleToken
-from leasehold.patterns.idempotency import InThreads, RedisKeys, SqlKeys
+from leasehold.events import Keyed
+from leasehold.patterns.idempotency import AsyncRedisKeys, InThreads, RedisKeys, SqlKeys
 from leasehold.patterns.jobs import AsyncJobRun, AsyncJobs, Every, JobRun, Jobs, Outcome
 from leasehold.patterns.jobs.book import Asking, Book, Step, Terms
 
@@ -353,6 +358,54 @@ def test_an_operator_can_begin_a_new_book(file: SqlKeys) -> None:
     assert job().result == 2, "tokens go on"
 
 
+FORKS = """
+import os, sys, psycopg
+from leasehold.patterns.idempotency import SqlKeys
+from leasehold.patterns.jobs import Jobs
+
+made = []
+
+def connect():
+    made.append(os.getpid())
+    return psycopg.connect(sys.argv[1])
+
+store = SqlKeys(connect, table="forked_key")
+store.create()
+job = Jobs(store).once_per("3000d", name="export")(lambda run: "exported")
+job()
+child = os.fork()
+if child == 0:
+    assert job().result == "exported" and made[-1] == os.getpid()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert job().result == "exported" and set(made) == {os.getpid()}, "the parent's connections are as they were"
+store.close()
+"""
+
+
+def test_a_forked_child_has_connections_of_its_own(postgres_server: PostgresServer) -> None:
+    command = [sys.executable, "-W", "error", "-c", FORKS, postgres_server.url]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_what_comes_of_asking_can_be_watched(file: SqlKeys) -> None:
+    seen = list[Any]()
+    ticks = Ticks()
+    job = Jobs(file, backoff=0).on(ticks, name="export")(lambda run: 1 / (ticks.number - 1))
+    with leasehold.watch(seen.append):
+        with pytest.raises(ZeroDivisionError):
+            job()
+        ticks.number = 2
+        job()
+        job()
+    assert [(event.scope, event.outcome) for event in seen if isinstance(event, Keyed)] == [
+        ("job/export", "failed"),
+        ("job/export", "ran"),
+        ("job/export", "replayed"),
+    ]
+
+
 def test_namespaces_are_kept_apart(file: SqlKeys) -> None:
     ticks = Ticks()
     for namespace in ("", "blue", "green"):
@@ -379,6 +432,24 @@ def test_async_jobs_do_the_same(file: SqlKeys) -> None:
         assert (await export()).state == "done before"
         assert (await AsyncJobs(InThreads(file)).once_per("1d", name="daily")(export._work)()).state == "ran"
         assert (await AsyncJobs(InThreads(file)).cron("* * * * *", name="cron")(export._work)()).state == "ran"
+
+    asyncio.run(run())
+
+
+def test_async_jobs_on_redis(redis_server: RedisServer) -> None:
+    async def run() -> None:
+        async with redis.asyncio.Redis(port=redis_server.port) as client:
+            jobs = AsyncJobs(AsyncRedisKeys(client), namespace="async", at_most_for=60)
+
+            @jobs.on(Ticks(), name="export")
+            async def export(run: AsyncJobRun) -> int:
+                await run.renew()
+                return run.token
+
+            assert [(await export()).state for _ in range(2)] == ["ran", "done before"]
+            assert [status.name for status in await jobs.status()] == ["export"]
+            assert await jobs.forget("export", because="once more")
+            assert (await export()).result == 2
 
     asyncio.run(run())
 

@@ -180,7 +180,7 @@ def test_every_interleaving_settles_every_tick_once(case: str) -> None:
 
 
 def test_answers_may_be_lost() -> None:
-    assert explore(CASES["all"], lost=1) > 200
+    assert explore(lambda: JobCase(ALL, moves=0), lost=1) > 200
 
 
 # Bugs, each in the place where somebody could make it

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -26,6 +27,8 @@ Steps = Generator[Ask, Answer, T]
 
 MOST_IDLE: Final = 8
 """Connections that are kept for the next step."""
+_inherited: Final[list[list[Any]]] = []
+"""Connections of a parent process, kept so that nobody closes them."""
 _NOW: Final = {
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
     "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
@@ -198,6 +201,7 @@ class SqlKeys:
         self._reuses = not callable(on)
         self._table = check_table(table)
         self._idle: list[Any] = []
+        self._process = os.getpid()
 
     def create(self) -> None:
         """Make the table unless it is there; where you set up your own tables."""
@@ -267,6 +271,10 @@ class SqlKeys:
 
     @contextlib.contextmanager
     def _lent(self) -> Iterator[tuple[Any, Sql]]:
+        if self._process != os.getpid():
+            # Forked: these are the parent's, and closing one here would end the parent's session.
+            _inherited.append(self._idle)
+            self._idle, self._process = [], os.getpid()
         connection = None
         with contextlib.suppress(IndexError):
             connection = self._idle.pop()

@@ -130,8 +130,9 @@ class _JobRun:
     async def _complete(self, result: object, on: Any) -> None:
         if not hasattr(self._job._ledger.notes, "set_note_on"):
             raise Misuse("only a store in a SQL database can take part in your transaction")
+        text = packed(result, self._job._largest_result)
         self._over = True  # from here on the outcome is that of the caller's transaction
-        await self._job._ledger.finish(self._begun, packed(result, self._job._largest_result), on=on)
+        await self._job._ledger.finish(self._begun, text, on=on)
 
 
 class JobRun(_JobRun):

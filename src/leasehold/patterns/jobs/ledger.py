@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from leasehold import watching
 from leasehold.errors import EngineUnavailable, OutcomeUnknown, StaleToken, quoted
 from leasehold.keeping import log
 from leasehold.patterns.jobs import book as books
@@ -38,7 +39,7 @@ class Ledger:
 
     def __init__(self, notes: Notes, name: str, *, namespace: str, schedule: Schedule, terms: Terms) -> None:
         self.notes, self.name, self._schedule, self.terms = notes, name, schedule, terms
-        self._namespace, self._key = namespace, book_key(namespace, name)
+        self._namespace, self._key, self._scope = namespace, book_key(namespace, name), f"job/{name}"
 
     async def begin(self) -> tuple[Step, Begun | None]:
         """Begin what is due, if something is."""
@@ -54,6 +55,10 @@ class Ledger:
         step = await self._change(asks)
         for missed in step.reported:
             self._tell(missed)
+        if step.state == "done before":
+            watching.keyed(self._scope, step.about, "replayed")
+        elif step.state == "under way":
+            watching.keyed(self._scope, step.about, "in progress")
         return step, None if step.begun is None else Begun(run, step.book.token, step.begun)
 
     async def finish(self, begun: Begun, result: str, *, on: Any = None) -> None:
@@ -65,6 +70,7 @@ class Ledger:
 
         if not await self._change(ends, on=on):
             raise await self._refused(begun, on)
+        watching.keyed(self._scope, begun.open.tick, "ran")
 
     async def fail(self, begun: Begun, error: str) -> None:
         """The run has failed. Whether its tick was still its own is of no interest: its own error is."""
@@ -74,6 +80,7 @@ class Ledger:
             return after or (book, None)
 
         missed = await self._change(ends)
+        watching.keyed(self._scope, begun.open.tick, "failed")
         if missed is not None:
             self._tell(missed)
 
@@ -97,7 +104,8 @@ class Ledger:
 
     async def _refused(self, begun: Begun, on: Any) -> StaleToken:
         book = books.from_text((await self._read(on)).text)
-        return StaleToken(f"job {self.name}", token=begun.token, seen=max(book.token, begun.token + 1))
+        seen = max(book.token, begun.token + 1)
+        return watching.refused(StaleToken(f"job {self.name}", token=begun.token, seen=seen))
 
     async def _change(self, change: Callable[[Book, float], tuple[Book, Any]], *, on: Any = None) -> Any:
         """Change the book in one atomic step, however many write at once; returns what `change` says besides."""
