@@ -22,7 +22,7 @@ COUNT = 24
 ORDERS = Entities("orders", COUNT)
 PATIENT = 30.0
 TTL = 20.0
-SHORT = 3.0
+SHORT = 2.0
 """For what is about a lease that runs out, or is found to be over at its renewal."""
 
 
@@ -225,7 +225,7 @@ import pathlib, sys
 from leasehold import Leasehold
 from leasehold.patterns.partitions import Entities, Partitions
 
-with Partitions(Leasehold(pathlib.Path(sys.argv[1])), Entities("orders", 24), ttl=3.0, every=0.1) as member:
+with Partitions(Leasehold(pathlib.Path(sys.argv[1])), Entities("orders", 24), ttl=2.0, every=0.1) as member:
     member.wait_owned(12, within=30)
     print(member.owned, flush=True)
     sys.stdin.read()
@@ -263,7 +263,7 @@ def test_a_member_that_comes_back_within_its_grace_gets_its_partitions_again(pat
 
 
 def test_a_member_that_is_gone_for_longer_than_its_grace_is_followed(path: Path, one: Leasehold) -> None:
-    terms = {"ttl": SHORT, "grace": 4.0}
+    terms = {"ttl": SHORT, "grace": 2.5}
     with member(one, **terms) as stays:
         with Leasehold(path, label="two") as client, member(client, **terms) as leaves:
             leaves.wait_owned(COUNT // 2, within=PATIENT)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from leasehold.client import Leasehold
 from leasehold.core.worlds import run_blocking
-from leasehold.errors import LeaseholdError, LeaseLost, Misuse, Moved, quoted
+from leasehold.errors import LeaseholdError, Misuse, Moved, quoted
 from leasehold.keeping import log
 from leasehold.lease import Lease
 from leasehold.names import check_wait
@@ -110,7 +110,7 @@ class Partitions(Group[Lease]):
         self._over.set()
         self._wake.set()
         looking.join(max(give_up_at - time.monotonic(), 0.1))
-        while not run_blocking(self._crew.leave()):
+        while not self._has_left():
             self._wake.clear()
             if time.monotonic() >= give_up_at:
                 log().warning("%r leaves, and has work that does not end", self)
@@ -121,9 +121,17 @@ class Partitions(Group[Lease]):
         if place is not None and not self._settings.grace:
             try:
                 place.release()
-            except LeaseLost as loss:
-                log().debug("%s", loss)
+            except LeaseholdError as error:
+                log().info("the place in the roster is left to run out: %s", error)
         self._looking = None
+
+    def _has_left(self) -> bool:
+        try:
+            return run_blocking(self._crew.leave())
+        except LeaseholdError as error:
+            # What could not be released is given back by the keeper, or runs out; the others are still to be released.
+            log().warning("%r could not release a partition while it leaves: %s", self, error)
+            return False
 
     def submit(self, entity: str, work: Callable[[Writer], T]) -> Future[T]:
         """Have `work` done with the entity's writer, after all that was submitted for the entity before.

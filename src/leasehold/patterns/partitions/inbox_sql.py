@@ -184,7 +184,7 @@ def _each_statement_alone(connection: Any) -> None:
     """Let every statement be a transaction of its own unless one is begun, in the way of each library."""
     if isinstance(connection, sqlite3.Connection):
         connection.isolation_level = None
-        connection.execute("PRAGMA busy_timeout = 5000")
+        connection.execute("PRAGMA busy_timeout = 30000")
     elif callable(getattr(connection, "autocommit", None)):
         connection.autocommit(True)
     elif hasattr(connection, "autocommit"):

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from leasehold.client import AsyncLeasehold
-from leasehold.errors import LeaseholdError, LeaseLost, Misuse, Moved, quoted
+from leasehold.errors import LeaseholdError, Misuse, Moved, quoted
 from leasehold.keeping import log
 from leasehold.lease import AsyncLease
 from leasehold.names import check_wait
@@ -94,7 +94,7 @@ class AsyncPartitions(Group[AsyncLease]):
         self._leaving = True
         self._wake.set()
         await looking
-        while not await self._crew.leave():
+        while not await self._has_left():
             self._wake.clear()
             if time.monotonic() >= give_up_at:
                 log().warning("%r leaves, and has work that does not end", self)
@@ -104,9 +104,17 @@ class AsyncPartitions(Group[AsyncLease]):
         if place is not None and not self._settings.grace:
             try:
                 await place.release()
-            except LeaseLost as loss:
-                log().debug("%s", loss)
+            except LeaseholdError as error:
+                log().info("the place in the roster is left to run out: %s", error)
         self._looking = None
+
+    async def _has_left(self) -> bool:
+        try:
+            return await self._crew.leave()
+        except LeaseholdError as error:
+            # What could not be released is given back by the keeper, or runs out; the others are still to be released.
+            log().warning("%r could not release a partition while it leaves: %s", self, error)
+            return False
 
     def submit(self, entity: str, work: Callable[[Writer], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
         """Have `work` done with the entity's writer, after all that was submitted for the entity before.
