@@ -227,7 +227,9 @@ class Page:
 
     def click(self, selector: str) -> None:
         """Click on the middle of an element with the mouse, as a person does."""
-        self.wait_for(f"document.querySelector({json.dumps(selector)})", f"there is {selector}")
+        self.wait_for(
+            f"document.querySelector({json.dumps(selector)})?.getClientRects().length", f"one sees {selector}"
+        )
         script = f"""(() => {{ const e = document.querySelector({json.dumps(selector)});
             e.scrollIntoView({{block: 'center', behavior: 'instant'}}); const r = e.getBoundingClientRect();
             return [r.x + r.width / 2, r.y + r.height / 2] }})()"""

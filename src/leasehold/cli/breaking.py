@@ -11,8 +11,9 @@ import click
 from leasehold.cli import exits
 from leasehold.cli.options import client, complete_name, engine_options, read_name
 from leasehold.cli.output import say, write_json
-from leasehold.cli.shown import as_data, console, details
+from leasehold.cli.shown import console, details
 from leasehold.errors import quoted
+from leasehold.roster import as_data
 
 if TYPE_CHECKING:
     from leasehold import NameStatus

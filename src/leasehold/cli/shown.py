@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from leasehold.cli.output import duration, visible
 
@@ -18,34 +18,6 @@ if TYPE_CHECKING:
 _Row = tuple[str, str, str, str, str, str]
 _WIDE = 10_000
 """Where no person looks, lines are not broken."""
-
-
-def as_data(status: NameStatus) -> dict[str, Any]:
-    """One name for scripts. Tokens are text, since many readers of JSON cannot keep 63 bits of a number."""
-    return {
-        "name": status.name,
-        "token": str(status.token),
-        "closed_for": round(status.closed_for, 3),
-        "holders": [
-            {
-                "holder": holder.about,
-                "token": str(holder.token),
-                "mode": holder.mode,
-                "held_for": round(holder.held_for, 3),
-                "expires_in": round(holder.expires_in, 3),
-            }
-            for holder in status.holders
-        ],
-        "waiters": [
-            {
-                "waiter": waiter.about,
-                "mode": waiter.mode,
-                "waited_for": round(waiter.waited_for, 3),
-                "patience_left": round(waiter.patience_left, 3),
-            }
-            for waiter in status.waiters
-        ],
-    }
 
 
 def console(*, err: bool = False) -> Console:

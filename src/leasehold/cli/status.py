@@ -12,10 +12,10 @@ import click
 
 from leasehold.cli.options import client, complete_name, engine_options, read_duration, read_name
 from leasehold.cli.output import say, write_json
-from leasehold.cli.shown import as_data, console, details, overview, write_tables
+from leasehold.cli.shown import console, details, overview, write_tables
 from leasehold.core.engine import NameStatus
 from leasehold.errors import EngineError
-from leasehold.roster import ORDERS, Roster, Scout, View
+from leasehold.roster import ORDERS, Roster, Scout, View, as_data
 
 if TYPE_CHECKING:
     from leasehold import Leasehold

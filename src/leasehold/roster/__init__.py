@@ -9,14 +9,17 @@ the status of single names, so every engine that can be inspected can be watched
 from __future__ import annotations
 
 from leasehold.roster.book import Event, Roster, Row, Sample
+from leasehold.roster.data import as_data
 from leasehold.roster.scout import Findings, Scout
-from leasehold.roster.views import ORDERS, STATES, Order, Page, State, Totals, View
+from leasehold.roster.views import ONLY, ORDERS, STATES, Only, Order, Page, State, Totals, View
 
 __all__ = [
+    "ONLY",
     "ORDERS",
     "STATES",
     "Event",
     "Findings",
+    "Only",
     "Order",
     "Page",
     "Roster",
@@ -26,4 +29,5 @@ __all__ = [
     "State",
     "Totals",
     "View",
+    "as_data",
 ]
