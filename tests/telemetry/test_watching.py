@@ -69,12 +69,11 @@ def test_who_gives_up_learns_who_holds_it(locks: Leasehold, seen: list[Event]) -
     assert one.contended
     assert two.contended
     assert one.waited >= 0.1
-    assert two.waited < one.waited or two.waited < 5
     assert one.holder == two.holder == lease.holder
 
 
 def test_a_renewal_and_a_loss_are_told_once(locks: Leasehold, seen: list[Event]) -> None:
-    lease = locks.lock("x", ttl=1.5).acquire()
+    lease = locks.lock("x", ttl=4).acquire()
     wait_for(lambda: any(isinstance(event, Renewed) for event in seen), "it was renewed")
     locks.force_release("x", because="a test")
     wait_for(lambda: lease.lost, "the holder knows")
@@ -98,7 +97,7 @@ def test_a_loss_that_only_the_release_finds_is_told_once(locks: Leasehold, seen:
 
 def test_an_engine_that_is_gone_is_seen_by_renewals_and_by_callers(tmp_path: Path, seen: list[Event]) -> None:
     with running(RedisServer("redis", tmp_path)) as server, Leasehold(server.url, request_timeout=0.5) as locks:
-        lease = locks.lock("x", ttl=2).acquire()
+        lease = locks.lock("x", ttl=4).acquire()
         server.kill()
         with pytest.raises(leasehold.EngineError), locks.lock("y", wait=0.2):
             pass

@@ -13,6 +13,7 @@ import click
 
 from leasehold import __version__
 from leasehold.cli import exits
+from leasehold.cli.config import Config, read
 from leasehold.cli.exits import Interrupted
 from leasehold.cli.output import complain, guard_secrets, mask, one_line_logs, say
 from leasehold.errors import EngineError, LeaseholdError, LeaseLost, Misuse, NotAcquired
@@ -26,6 +27,7 @@ _VERBS: dict[str, str | None] = {
     "break": None,
     "fence": None,
     "engines": None,
+    "doctor": None,
     "advise": None,
     "lint": None,
     "explain": None,
@@ -72,6 +74,8 @@ Examples:
 \b
 Environment:
   LEASEHOLD_URL     the engine, such as redis://host:6379/0; --on goes before it
+  LEASEHOLD_CONFIG  a file with settings, instead of ~/.config/leasehold/config.toml
+  LEASEHOLD_<VERB>_<OPTION>   an option of a verb, such as LEASEHOLD_RUN_TTL=60
   LEASEHOLD_DEBUG   1 shows the traceback of an error
 """,
 )
@@ -85,7 +89,14 @@ def call(arguments: Sequence[str]) -> int:
     guard_secrets([*arguments, os.environ.get("LEASEHOLD_URL", "")])
     one_line_logs()
     try:
-        code = verbs.main(args=list(arguments), prog_name="leasehold", standalone_mode=False)
+        settings = _configured()
+        code = verbs.main(
+            args=list(arguments),
+            prog_name="leasehold",
+            standalone_mode=False,
+            default_map=settings.defaults,
+            auto_envvar_prefix="LEASEHOLD",
+        )
         sys.stdout.flush()
         return code if isinstance(code, int) else exits.OK
     except Interrupted as interrupted:
@@ -96,6 +107,17 @@ def call(arguments: Sequence[str]) -> int:
         if isinstance(error, click.Abort) and isinstance(error.__cause__, KeyboardInterrupt):
             return _end_by(Interrupted(signal.SIGINT))
         return _explain(error)
+
+
+def _configured() -> Config:
+    """Settings from the one file; what the environment says goes before them."""
+    settings = read(verbs)
+    for name, value in settings.environment.items():
+        os.environ.setdefault(name, value)
+    if settings.url is not None and not os.environ.get("LEASEHOLD_URL"):
+        guard_secrets([settings.url])
+        os.environ["LEASEHOLD_URL"] = settings.url
+    return settings
 
 
 def _explain(error: Exception) -> int:

@@ -107,11 +107,18 @@ def engine_options(function: F) -> F:
     return on(namespace(function))
 
 
+def checked_url(on: str | None) -> str | None:
+    """What was given with --on, unless it is empty: a variable of a script that was not set."""
+    if on == "":
+        raise Misuse("--on is empty; give an engine's URL, or leave it out for the default")
+    return on
+
+
 def client(on: str | None, namespace: str, *, within: float | None = None, label: str | None = None) -> Leasehold:
     """The client for these options. Talks to nobody yet."""
     from leasehold.client import Leasehold
     from leasehold.settings import DEFAULT_REQUEST_TIMEOUT
 
-    if on == "":
-        raise Misuse("--on is empty; give an engine's URL, or leave it out for the default")
-    return Leasehold(on, namespace=namespace, label=label, request_timeout=within or DEFAULT_REQUEST_TIMEOUT)
+    return Leasehold(
+        checked_url(on), namespace=namespace, label=label, request_timeout=within or DEFAULT_REQUEST_TIMEOUT
+    )

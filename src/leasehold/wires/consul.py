@@ -175,6 +175,10 @@ class ConsulWire:
         if self._dialling.current != before:
             self._pool.drop_idle()
 
+    async def get(self, path: str, until: float) -> Any:
+        """What an agent says of itself or of its cluster; only looked at, nothing is changed."""
+        return await self._ask("GET", path, None, until, _json, changes=False)
+
     # Sessions
 
     async def create_session(self, terms: Terms, name: str, until: float) -> str:

@@ -20,7 +20,12 @@ REVOKE: Final = "/etcdserverpb.Lease/LeaseRevoke"
 TIME_TO_LIVE: Final = "/etcdserverpb.Lease/LeaseTimeToLive"
 AUTHENTICATE: Final = "/etcdserverpb.Auth/Authenticate"
 WATCH: Final = "/etcdserverpb.Watch/Watch"
-UNARY: Final = (TXN, RANGE, DELETE, GRANT, KEEP_ALIVE, REVOKE, TIME_TO_LIVE, AUTHENTICATE)
+STATUS: Final = "/etcdserverpb.Maintenance/Status"
+ALARMS: Final = "/etcdserverpb.Maintenance/Alarm"
+MEMBERS: Final = "/etcdserverpb.Cluster/MemberList"
+UNARY: Final = (
+    TXN, RANGE, DELETE, GRANT, KEEP_ALIVE, REVOKE, TIME_TO_LIVE, AUTHENTICATE, STATUS, ALARMS, MEMBERS,
+)  # fmt: skip
 """Methods that are called with one request for one answer. For keep-alives etcd also offers a stream of them."""
 
 MOST_OPERATIONS: Final = 128
@@ -301,6 +306,44 @@ def left_of_lease(data: bytes) -> int:
 def auth_token_of(data: bytes) -> str:
     """Read what shows that we were let in."""
     return Message(data).blob(2).decode("ascii", "strict")
+
+
+class MemberStatus(NamedTuple):
+    """What one member says of itself and of its cluster."""
+
+    version: str
+    size: int
+    """Of its database, in bytes."""
+    leader: int
+    """The id of the leader; 0 when there is none."""
+    is_learner: bool
+    errors: list[str]
+
+
+def status_of(data: bytes) -> MemberStatus:
+    """Read what a member says of itself."""
+    message = Message(data)
+    errors = [error.decode("utf-8", "replace") for error in message.blobs(8)]
+    version = message.blob(2).decode("ascii", "replace")
+    return MemberStatus(version, message.number(3), message.number(4), message.number(10) == 1, errors)
+
+
+class Member(NamedTuple):
+    """One member of a cluster."""
+
+    name: str
+    is_learner: bool
+
+
+def members_of(data: bytes) -> list[Member]:
+    """Read who the members of a cluster are."""
+    members = map(Message, Message(data).blobs(2))
+    return [Member(one.blob(2).decode("utf-8", "replace"), one.number(5) == 1) for one in members]
+
+
+def alarms_of(data: bytes) -> list[int]:
+    """Read which alarms are raised: 1 is no space left, 2 is damaged data."""
+    return [Message(one).number(2) for one in Message(data).blobs(2)]
 
 
 class News(NamedTuple):
