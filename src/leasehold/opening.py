@@ -44,6 +44,9 @@ _CLIENT_PACKAGES = {
     "valkey": "leasehold.engines.redis",
     "psycopg": "leasehold.engines.postgres",
     "pymysql": "leasehold.engines.mysql",
+    "kazoo": "leasehold.engines.zookeeper",
+    "consul": "leasehold.engines.consul",
+    "etcd3gw": "leasehold.engines.etcd",
 }
 _EXTRAS = {"hiredis": "redis", "grpc": "etcd", "psycopg": "postgresql"}
 """What to install for a package that an engine lacks."""

@@ -34,7 +34,7 @@ from leasehold.wires.consul import (
     if_on,
     setting,
 )
-from leasehold.wires.consul_address import Address, address_from_url, warn_of_transport
+from leasehold.wires.consul_address import Address, address_from_client, address_from_url, warn_of_transport
 from leasehold.wires.consul_errors import SessionGone
 
 if TYPE_CHECKING:
@@ -289,8 +289,8 @@ def ownership(lease: LeaseView) -> Ownership:
     return Ownership(place.key.decode(), place.modified)
 
 
-def open_engine(on: str, *, namespace: str, client_label: str) -> ConsulFamily:
-    """Open the engine behind a URL. Nothing is sent before the first operation."""
-    address = address_from_url(on)
+def open_engine(on: str | object, *, namespace: str, client_label: str) -> ConsulFamily:
+    """Open the engine behind a URL or a client object. Nothing is sent before the first operation."""
+    address = address_from_url(on) if isinstance(on, str) else address_from_client(on)
     warn_of_transport(address, stacklevel=4)
     return ConsulFamily(address, namespace, client_label)

@@ -32,7 +32,7 @@ from leasehold.engines.etcd_taking import Taking
 from leasehold.engines.etcd_vigil import Vigil
 from leasehold.errors import EngineError, EngineUnavailable, Misuse, OutcomeUnknown, quoted
 from leasehold.wires import etcd_messages as messages
-from leasehold.wires.etcd_address import Address, address_from_url, warn_of_transport
+from leasehold.wires.etcd_address import Address, address_from_client, address_from_url, warn_of_transport
 from leasehold.wires.etcd_errors import LeaseGone
 from leasehold.wires.etcd_messages import looking
 
@@ -360,9 +360,9 @@ def ownership(lease: LeaseView) -> Ownership:
     return Ownership(place.key, lease.token)
 
 
-def open_engine(on: str, *, namespace: str, client_label: str) -> EtcdFamily:  # noqa: ARG001 -- etcd shows no labels
-    """Open the engine behind a URL. Nothing is sent before the first operation."""
-    address = address_from_url(on)
+def open_engine(on: str | object, *, namespace: str, client_label: str) -> EtcdFamily:  # noqa: ARG001 -- etcd shows no labels
+    """Open the engine behind a URL or a client object. Nothing is sent before the first operation."""
+    address = address_from_url(on) if isinstance(on, str) else address_from_client(on)
     try:
         family = EtcdFamily(address, namespace)
     except ModuleNotFoundError as error:

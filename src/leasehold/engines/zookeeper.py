@@ -26,7 +26,7 @@ from leasehold.engines.zookeeper_queue import Node
 from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from leasehold.wires import zookeeper_messages as messages
 from leasehold.wires.zookeeper import AnyWire, BlockingWire, Endpoints
-from leasehold.wires.zookeeper_address import Address, address_from_url, warn_of_transport
+from leasehold.wires.zookeeper_address import Address, address_from_client, address_from_url, warn_of_transport
 from leasehold.wires.zookeeper_errors import SessionOver
 from leasehold.wires.zookeeper_line import Line, Watch
 from leasehold.wires.zookeeper_messages import NO_NODE, OK
@@ -396,8 +396,8 @@ class ZooKeeperFamily:
         self._endpoints.forked()
 
 
-def open_engine(on: str, *, namespace: str, client_label: str) -> ZooKeeperFamily:  # noqa: ARG001 -- it shows no labels
-    """Open the engine behind a URL. Nothing is sent before the first operation."""
-    address = address_from_url(on)
+def open_engine(on: str | object, *, namespace: str, client_label: str) -> ZooKeeperFamily:  # noqa: ARG001 -- it shows no labels
+    """Open the engine behind a URL or a client object. Nothing is sent before the first operation."""
+    address = address_from_url(on) if isinstance(on, str) else address_from_client(on)
     warn_of_transport(address, stacklevel=4)
     return ZooKeeperFamily(address, namespace)

@@ -1,20 +1,14 @@
-"""Where a ZooKeeper ensemble is and how to be let in: from a URL to an `Address`.
-
-Nothing of a URL is ever quoted in a message: a password with a character that should have been escaped turns up in
-places where nobody expects it.
-"""
+"""Where a ZooKeeper ensemble is and how to be let in: from a URL or a client object to an `Address`."""
 
 from __future__ import annotations
 
-import ipaddress
 import re
-import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any, Final
 
-from leasehold.errors import GuaranteeWarning, InvalidURL
-from leasehold.wires.redis_target import Endpoint, Hidden, tls_context
+from leasehold.wires import urls
+from leasehold.wires.redis_target import Endpoint, Hidden
+from leasehold.wires.urls import Refused
 
 if TYPE_CHECKING:
     import ssl
@@ -22,8 +16,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT: Final = 2181
 DEFAULT_TICK: Final = 2.0
 SHAPE: Final = "zookeeper://[user:password@]host[:port][,host[:port]…][/chroot]"
-_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?\.?", re.ASCII)
-_TLS_OPTIONS: Final = ("ca", "cert", "key")
+ACCEPTED: Final = "a KazooClient, or a URL"
 _LONGEST_TICK: Final = 60.0
 
 
@@ -45,129 +38,79 @@ class Address:
         return f"{'zookeepers' if self.tls else 'zookeeper'}://{','.join(map(str, self.endpoints))}{self.chroot}"
 
 
-class _Refused(Exception):
-    """Why a URL is refused, in words that show nothing of it."""
-
-
 def address_from_url(url: str) -> Address:
     """Understand a URL, or raise `InvalidURL` that says what is wrong and shows nothing of it."""
-    url = Hidden(url)
-    problem = ""
-    try:
-        return _address(url)
-    except _Refused as refused:
-        problem = str(refused)
-    raise InvalidURL(f"this is not the URL of a ZooKeeper ensemble: {problem}")
+    return urls.understood(url, "a ZooKeeper ensemble", _address)
 
 
 def _address(url: str) -> Address:
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme not in {"zookeeper", "zookeepers"}:
-        raise _Refused("it must start with zookeeper:// or zookeepers://")
-    if not rest.isascii() or not rest.isprintable() or " " in rest:
-        raise _Refused("it has a space, a control character or a letter outside of ASCII; percent-encode those")
-    rest, _, query = rest.partition("?")
-    authority, _, path = rest.partition("/")
-    userinfo, _, hosts = authority.rpartition("@")
-    if any(mark in part for mark in "@#" for part in (path, query, userinfo)):
-        raise _Refused("it has an '@' or '#' in a strange place; in a password write %40, %23, '/' as %2F, '?' as %3F")
-    endpoints = tuple(_endpoint(host) for host in hosts.split(","))
-    if len(set(endpoints)) != len(endpoints):
-        raise _Refused("a host is given twice")
-    options = _options(query)
-    tick = _tick(options.pop("tick", str(DEFAULT_TICK)))
-    if not options.keys() <= set(_TLS_OPTIONS if scheme == "zookeepers" else ()):
-        known = f"known are tick, {', '.join(_TLS_OPTIONS)}" if scheme == "zookeepers" else "zookeeper:// takes tick"
-        raise _Refused(f"it has an option that is not known; {known}")
-    tls = _tls(options) if scheme == "zookeepers" else None
-    return Address(endpoints, _chroot(path), _login(Hidden(userinfo)), tls, tick)
-
-
-def _endpoint(text: str) -> Endpoint:
-    match = re.fullmatch(r"(?:\[(?P<v6>[^\[\]]*)\]|(?P<host>[^:\[\]]*))(?::(?P<port>[^:]*))?", text)
-    if match is None:
-        raise _Refused(f"its host is not written as one; the shape is {SHAPE}, and IPv6 addresses stand in brackets")
-    host, port = match["v6"] or match["host"] or "", match["port"]
-    if match["v6"] is not None:
-        try:
-            host = str(ipaddress.IPv6Address(host))
-        except ValueError:
-            raise _Refused("what stands in brackets is not an IPv6 address") from None
-    elif not _HOST.fullmatch(host):
-        raise _Refused(f"a host is missing or not a host name; the shape is {SHAPE}")
-    if port is None:
-        return Endpoint(host, DEFAULT_PORT)
-    if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
-        raise _Refused("a port is not a number from 1 to 65535")
-    return Endpoint(host, int(port))
+    scheme, userinfo, hosts, path, query = urls.parts(url, ("zookeeper", "zookeepers"))
+    endpoints = urls.endpoints(hosts, DEFAULT_PORT, SHAPE)
+    options = urls.options(query)
+    tick = _tick(options.pop("tick", Hidden(DEFAULT_TICK)))
+    known = ("tick", *urls.TLS_OPTIONS) if scheme == "zookeepers" else ("tick",)
+    if not options.keys() <= set(known):
+        raise Refused(f"it has an option that is not known; {scheme}:// takes {', '.join(known)}")
+    tls = urls.tls(options) if scheme == "zookeepers" else None
+    return Address(endpoints, _chroot(path), _login(userinfo), tls, tick)
 
 
 def _chroot(path: str) -> str:
-    parts = [_decoded(part) for part in path.split("/")] if path else []
+    parts = [urls.decoded(part) for part in path.split("/")] if path else []
     if any(part in ("", ".", "..") or not part.isprintable() or "/" in part for part in parts):
-        raise _Refused("its path is not one of ZooKeeper: parts with a slash between them, none empty, '.' or '..'")
+        raise Refused("its path is not one of ZooKeeper: parts with a slash between them, none empty, '.' or '..'")
     if parts[:1] == ["zookeeper"]:
-        raise _Refused("what is below /zookeeper belongs to ZooKeeper itself; choose another path")
+        raise Refused("what is below /zookeeper belongs to ZooKeeper itself; choose another path")
     return "".join("/" + part for part in parts)
 
 
 def _login(userinfo: Hidden) -> Hidden | None:
-    if not userinfo:
+    given = urls.credentials(userinfo, SHAPE)
+    if given is None:
         return None
-    user, colon, password = userinfo.partition(":")
-    if not colon or not user or not password:
-        raise _Refused(f"a user and a password belong together; the shape is {SHAPE}")
-    user = _decoded(user)
-    if ":" in user:
-        raise _Refused("a user's name has no ':' in ZooKeeper")
-    return Hidden(f"{user}:{_decoded(password)}")
-
-
-def _options(query: str) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for pair in query.split("&") if query else []:
-        name, equals, value = pair.partition("=")
-        if not equals or not value:
-            raise _Refused("each option after '?' is written name=value")
-        if name in options:
-            raise _Refused("an option is given twice")
-        options[name] = _decoded(value)
-    return options
+    if ":" in given[0]:
+        raise Refused("a user's name has no ':' in ZooKeeper")
+    return Hidden(":".join(given))
 
 
 def _tick(text: str) -> float:
     if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})?", text) or not 0 < float(text) <= _LONGEST_TICK:
-        raise _Refused("tick is the ensemble's tickTime in seconds, more than 0 and at most 60, as in tick=2")
+        raise Refused("tick is the ensemble's tickTime in seconds, more than 0 and at most 60, as in tick=2")
     return float(text)
 
 
-def _decoded(text: str) -> str:
-    if re.search(r"%(?![0-9A-Fa-f]{2})", text):
-        raise _Refused("it has a '%' that is not followed by two hexadecimal digits; write '%' itself as %25")
+def address_from_client(client: object) -> Address:
+    """Read the settings of a client object, or raise `Misuse` that says which objects are accepted.
+
+    Only its settings are read: sessions of our own are opened with them, so that its own is not a lease's life.
+    """
+    return urls.settings_of(client, ACCEPTED, _address_from_kazoo)
+
+
+def _address_from_kazoo(client: Any) -> Address:
     try:
-        return unquote(text, errors="strict")
-    except UnicodeDecodeError:
-        raise _Refused("its percent-encoded bytes are not UTF-8") from None
-
-
-def _tls(options: dict[str, str]) -> ssl.SSLContext:
-    try:
-        return tls_context(ca=options.get("ca"), cert=options.get("cert"), key=options.get("key"), insecure=False)
-    except (OSError, ValueError):
-        raise _Refused("a file named by ca, cert or key cannot be read, or is not in PEM form") from None
-
-
-_warned: set[str] = set()
+        hosts, chroot, logins = list(client.hosts), client.chroot, set(client.auth_data)
+        in_tls, files = client.use_ssl, {"ca": client.ca, "cert": client.certfile, "key": client.keyfile}
+        checks = client.verify_certs
+    except AttributeError:
+        raise Refused("it is no client of kazoo") from None
+    if any(scheme != "digest" for scheme, _ in logins) or len(logins) > 1:
+        raise Refused("it identifies itself in another way than by one user and password (digest)")
+    if in_tls and not checks:
+        raise Refused("it does not check who answers (verify_certs is off)")
+    login = next((Hidden(login) for _, login in logins), None)
+    tls = urls.tls({name: path for name, path in files.items() if path}) if in_tls else None
+    endpoints = tuple(Endpoint(str(host), int(port)) for host, port in hosts)
+    return Address(endpoints, _chroot(chroot.strip("/")), login, tls)
 
 
 def warn_of_transport(address: Address, stacklevel: int) -> None:
     """Warn once about each address whose traffic others can read."""
-    text = str(address)
-    if address.tls is None and text not in _warned and not all(endpoint.is_local for endpoint in address.endpoints):
-        _warned.add(text)
-        warnings.warn(
-            f"{text} is plain TCP to another machine: whoever is on the way can read the password and forge grants; "
+    if address.tls is None:
+        urls.warn_of_plain(
+            str(address),
+            address.endpoints,
+            "plain TCP to another machine: whoever is on the way can read the password and forge grants; "
             "use zookeepers://",
-            GuaranteeWarning,
-            stacklevel=stacklevel + 1,
+            stacklevel + 1,
         )
