@@ -12,6 +12,9 @@ PYTEST_ARGS ?=
 WORKERS ?= 2
 BENCH_ARGS ?=
 PEERS_ARGS ?=
+# What `make soak` runs on, and for how long on each.
+SOAK_ENGINES ?= sqlite redis valkey postgresql mariadb etcd consul zookeeper
+SOAK_FOR ?= 1h
 # How many simulated histories `make sim` explores.
 N ?= 20000
 
@@ -22,7 +25,7 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --system-certs --univers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench docs docs-serve sim peers planted setup servers lock clean
+.PHONY: help demo test lint format bench docs docs-serve sim peers planted setup servers lock clean soak
 
 help:  ## show this help
 	@echo "Leasehold: locks that stay correct when a holder stalls. Targets:"
@@ -61,6 +64,13 @@ peers: $(VENV)/.ready-dev servers  ## put peers to the same faults as Leasehold,
 
 planted: $(VENV)/.ready-dev servers  ## have the chaos tester find every bug that is planted for it
 	@LEASEHOLD_PLANT_ALL=1 $(BIN)/python -m pytest -s tests/chaos/test_planted.py
+
+soak: $(VENV)/.ready-dev servers  ## an hour of random faults on each engine, with reports in out/soak
+	@failed=0; for engine in $(SOAK_ENGINES); do \
+		case $$engine in sqlite) on= ;; etcd|consul|zookeeper) on="--start $$engine --members 3" ;; *) on="--start $$engine" ;; esac; \
+		LEASEHOLD_SERVERS=.servers $(BIN)/leasehold chaos $$on --faults random --for $(SOAK_FOR) --report out/soak/$$engine \
+			|| failed=1; \
+	done; exit $$failed
 
 setup: $(VENV)/.ready-dev  ## only prepare the virtual environment
 
