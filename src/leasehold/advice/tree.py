@@ -100,8 +100,15 @@ QUESTIONS: Final = {
             "checks-token",
             "Can what you write to refuse a write: by a column, a script, a condition, a header?",
             "Only the resource itself can stop a holder that stalled past its lease and then writes.",
-            yes="fenced-lock",
+            yes="much-in-order",
             no="by-entity",
+        ),
+        Question(
+            "much-in-order",
+            "Does much work come for each of many things, to be done in order: for each customer, device, account?",
+            "Then a lock around each piece of work costs more than the work.",
+            yes="single-writer",
+            no="fenced-lock",
         ),
         Question(
             "by-entity",
@@ -178,6 +185,16 @@ LEAVES: Final = {
             "Slow work inside of the transaction: do it before or after.",
             "patterns/optimistic.md",
             needs_engine=False,
+        ),
+        Leaf(
+            "single-writer",
+            "One writer for each thing",
+            "Spread the things over partitions; each has one owner by a lease, and work waits in order at the owner.",
+            "One owner at a time by its own clock, each with a higher token; a partition moves after it was drained.",
+            "An owner that is frozen and thaws: fence its writes with the token of its partition.",
+            "patterns/partitions.md",
+            needs_engine=True,
+            protects_state=True,
         ),
         Leaf(
             "fenced-lock",
