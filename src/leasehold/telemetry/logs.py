@@ -1,10 +1,9 @@
 """Structured logs: one event a line, with stable field names, through the standard logger ``leasehold``.
 
->>> import logging, pathlib, sys, tempfile, leasehold
->>> handler = logging.StreamHandler(sys.stdout)
->>> handler.setFormatter(JsonFormatter())
->>> print(handler.format(logging.makeLogRecord({"msg": "hello", "created": 0, "name": "leasehold"})))
-{"time": "1970-01-01T00:00:00.000Z", "level": "notset", "logger": "leasehold", "event": "message", "message": "hello"}
+>>> import logging
+>>> record = logging.makeLogRecord({"msg": "hello", "created": 0, "name": "leasehold", "levelname": "INFO"})
+>>> print(JsonFormatter().format(record))
+{"time": "1970-01-01T00:00:00.000Z", "level": "info", "logger": "leasehold", "event": "message", "message": "hello"}
 """
 
 from __future__ import annotations
