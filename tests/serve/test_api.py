@@ -216,6 +216,20 @@ def test_an_engine_that_does_not_answer_is_told(tmp_path: Path, serve: ServeIt) 
     assert "leasehold_engine_up{" in served.ask("/metrics").body.decode()
 
 
+def test_a_round_that_fails_is_told_and_does_not_end_the_others(
+    locks: Leasehold, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("planted-detail")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(served.server.api.watch._scout, "look", broken)
+        problem = wait_for(lambda: served.ask("/api/overview").data["problem"], "it is told")
+        assert ("RuntimeError" in problem, "planted" in problem) == (True, False)
+    with locks.lock("name", ttl=600):
+        assert seen(served, holders=1)["problem"] is None
+
+
 def test_metrics_can_be_read(locks: Leasehold, served: Served, tmp_path: Path) -> None:
     hostile = 'a"b\\c} 9'
     with locks.lock("jobs/1", ttl=600), locks.lock("jobs/2", ttl=600), locks.lock(hostile, ttl=600):

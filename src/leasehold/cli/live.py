@@ -109,7 +109,7 @@ class _Rounds:
         """What the latest round saw, also of names that are free."""
         self.ready, self._tell = os.pipe()
         self._thread: threading.Thread | None = None
-        self._found: Findings | EngineError | None = None
+        self._found: Findings | Exception | None = None
 
     def start(self, first: Sequence[str], view: View, *, within: float) -> None:
         """Begin a round, unless one is under way."""
@@ -123,7 +123,7 @@ class _Rounds:
     def _look(self, first: Sequence[str], rest: Sequence[str], known: frozenset[str], within: float) -> None:
         try:
             self._found = self._scout.look(first, rest, known=known, within=within)
-        except EngineError as error:
+        except Exception as error:  # noqa: BLE001 -- told by `take_in`, in the thread that can end the command
             self._found = error
         os.write(self._tell, b".")
 
@@ -139,6 +139,8 @@ class _Rounds:
                 self._roster.note(found)
             case EngineError() as error:
                 self.error = error
+            case Exception() as error:
+                raise error
             case None:
                 raise AssertionError("a round told that it was over, and had found nothing")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,7 @@ SLOWER_UNSEEN: Final = 5
 MOST_SHOWN: Final = 500
 """Names on people's screens that are looked at in each round."""
 MOST_GROUPS: Final = 50
+_log = logging.getLogger("leasehold")
 _PARTITION: Final = re.compile(r"(.+)/([0-9]{1,6})", re.DOTALL)
 _MEMBERS: Final = "/members"
 
@@ -74,6 +76,9 @@ class Watch:
             found = await asyncio.to_thread(lambda: self._scout.look(first, rest, known=known, within=within))
         except EngineError as error:
             self.problem = str(error)
+        except Exception as error:  # noqa: BLE001 -- the rounds must go on, and people must see that this one did not
+            _log.exception("a look at the engine failed")
+            self.problem = f"a look at the engine failed with {type(error).__name__}; the log of the server says more"
         else:
             self.problem = None
             self.roster.note(found)
