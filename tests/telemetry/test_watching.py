@@ -97,8 +97,10 @@ def test_a_loss_that_only_the_release_finds_is_told_once(locks: Leasehold, seen:
 
 def test_an_engine_that_is_gone_is_seen_by_renewals_and_by_callers(tmp_path: Path, seen: list[Event]) -> None:
     with running(RedisServer("redis", tmp_path)) as server, Leasehold(server.url, request_timeout=0.5) as locks:
-        lease = locks.lock("x", ttl=4).acquire()
+        lease, other = locks.lock("x", ttl=4).acquire(), locks.lock("z", ttl=60).acquire()
         server.kill()
+        with pytest.raises(leasehold.EngineError):
+            other.release()
         with pytest.raises(leasehold.EngineError), locks.lock("y", wait=0.2):
             pass
         wait_for(lambda: any(isinstance(event, Lost) for event in seen), "the lease is lost")
@@ -109,6 +111,7 @@ def test_an_engine_that_is_gone_is_seen_by_renewals_and_by_callers(tmp_path: Pat
     }
     [lost] = [event for event in seen if isinstance(event, Lost)]
     assert lost.reason == RAN_OUT
+    assert ends(seen) == grants(seen), "also of the one whose release got no answer"
 
 
 def test_several_names_that_are_not_all_free_leave_no_open_end(locks: Leasehold, seen: list[Event]) -> None:
