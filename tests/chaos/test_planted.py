@@ -1,0 +1,77 @@
+"""The tester finds bugs: each is planted in the workers of a run on a real server, which has to notice.
+
+`make planted` tries all of them; by default it is those that are found in a few seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from tests.chaos.planted.bugs import BUGS, Bug
+
+from leasehold.chaos.faults import FAULTS
+from leasehold.chaos.running import Outcome, Plan, run
+from leasehold.chaos.servers import started
+
+FOLDER = Path(__file__).with_name("planted")
+MEMORY = Path("/dev/shm")
+QUICK = ("release-without-owner-check", "token-deleted-with-the-lease")
+CHOSEN = tuple(BUGS) if os.environ.get("LEASEHOLD_PLANT_ALL") else QUICK
+TRIES = 3
+"""Chance decides what a run meets; after so many runs a bug counts as not found."""
+
+
+def outcome_of(bug: Bug, seed: int, seconds: float) -> Outcome:
+    """Of a run on a server of its own."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as path:
+        folder = Path(path)
+        (folder / "run").mkdir()
+        with started("redis", folder) as (url, servers):
+            plan = Plan(
+                url=url,
+                workload=bug.workload,
+                faults=bug.faults,
+                seed=seed,
+                seconds=seconds,
+                ttl=bug.ttl,
+                wait=bug.wait,
+                workers=bug.workers,
+            )
+            return run(plan, folder / "run", servers)
+
+
+def found_by(outcome: Outcome) -> dict[str, str]:
+    """The checkers that were not content, with the first thing that each of them says."""
+    return {one.name: one.violations[0].text for one in outcome.verdicts if one.status == "violated"}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = BUGS[name]
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER))
+    monkeypatch.setenv("LEASEHOLD_PLANTED", name)
+    began = time.monotonic()
+    for seed in range(TRIES):
+        found = found_by(outcome_of(bug, seed, bug.seconds if name not in QUICK else 4.0))
+        if found:
+            print(f"PLANTED {name}: found by {', '.join(found)} after {time.monotonic() - began:.0f} s: {found}")
+            assert set(found) & set(bug.caught_by)
+            return
+    pytest.fail(f"{name} was not found in {TRIES} runs: {bug.text}")
+
+
+def test_without_a_bug_nothing_is_found() -> None:
+    bug = BUGS["release-without-owner-check"]
+    assert found_by(outcome_of(bug, 0, 4.0)) == {}
+
+
+def test_there_are_enough_bugs_and_the_page_names_them_and_every_fault() -> None:
+    assert len(BUGS) >= 10
+    assert all(bug.text.endswith(".") for bug in BUGS.values())
+    page = (Path(__file__).parents[2] / "docs" / "chaos-faults.md").read_text()
+    assert [name for name in (*BUGS, *FAULTS) if f"`{name}`" not in page] == []
