@@ -395,10 +395,9 @@ def test_all_waiting_readers_are_let_in_one_after_the_other(directed: Directed) 
 
 
 def test_the_scripts_use_the_tables_own_numbers() -> None:
-    (turn, silence, lateness) = map(
-        int, re.findall(r"local TURN, LONGEST_SILENCE, LATENESS = (\d+), (\d+), (\d+)", scripts.TAKE.text)[0]
-    )
-    assert (turn, silence, lateness) == (table.TURN, table.LONGEST_SILENCE, table.LATENESS)
+    numbers = f"local TURN, NEAR, LONGEST_SILENCE = {table.TURN}, {table.NEAR}, {table.LONGEST_SILENCE}"
+    assert numbers in scripts.TAKE.text
+    assert f"local LATENESS, SLACK = {table.LATENESS}, {table.SLACK}" in scripts.TAKE.text
     assert f"local RETENTION_MS = '{RETENTION}'" in scripts.TAKE.text
 
 

@@ -24,6 +24,11 @@ LONGEST_SILENCE = 75_000_000
 """A waiter asks again after this long even without news, which is also how a dead one is found."""
 LATENESS = 5_000_000
 """How much later than it was told to a waiter may ask again and still keep its place."""
+NEAR = 8
+"""So many of those who wait look when the lease ends, not only in their turn: one of them is likely to be the head by
+then, and need not be told."""
+SLACK = 250_000
+"""How much later than when it could be served the head of the queue may look by itself."""
 
 
 @dataclass(slots=True)
@@ -244,10 +249,18 @@ def _queue(entry: Entry, ask: Ask, now: int, until: int) -> None:
 
 
 def _next_to_wake(entry: Entry, now: int) -> Place | None:
+    """The head of the queue, if it could be served, or would not look by itself when it can be.
+
+    Nobody tells a waiter that those before it are gone. One that was far behind when it last asked would sleep on while
+    a lease that nobody renews runs out.
+    """
     if not entry.queue:
         return None
     head = entry.queue[0]
-    return head if _fits(entry, head.mode, head.limit) and now >= entry.closed_until else None
+    if _fits(entry, head.mode, head.limit) and now >= entry.closed_until:
+        return head
+    ends = max(min((seat.expires for seat in entry.seats), default=0), entry.closed_until)
+    return head if head.until > ends + LATENESS + SLACK else None
 
 
 def _ask_again(entry: Entry, ask: Ask, rank: int, now: int) -> int:
@@ -257,7 +270,7 @@ def _ask_again(entry: Entry, ask: Ask, rank: int, now: int) -> int:
     else:
         first = min(entry.seats, key=lambda seat: (seat.expires, seat.token))
         # When the engine's clock was set back, a whole lease is what the asker has to watch go by without a beat.
-        starts = min(max(first.expires, entry.closed_until), now + first.lasts) + rank * TURN
+        starts = min(max(first.expires, entry.closed_until), now + first.lasts) + (rank * TURN if rank > NEAR else 0)
     return min(max(starts - now, 1), _longest_silence(rank))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from leasehold.core.engine import Purpose, Renewal, Want
-from leasehold.core.table import Place
+from leasehold.core.table import LATENESS, SLACK, Place
 from leasehold.engines.postgres_facts import SETTINGS, lease_facts, warn_if_weak
 from leasehold.engines.postgres_session import PostgresSessionFamily
 from leasehold.engines.postgres_transaction import lock_in_transaction, lock_in_transaction_async
@@ -58,13 +58,20 @@ head AS MATERIALIZED (
 _CROWD: Final = """
 CASE WHEN EXISTS (SELECT 1 FROM {prefix}waiter WHERE namespace = $1 AND name = $2 AND holder <> $3) THEN 2 ELSE 0 END
 """
+# The next in the queue, if it must be told that it is the first now: that is left to the lease table.
+_SLEEPER: Final = """
+SELECT 1 FROM (
+    SELECT until FROM {prefix}waiter WHERE namespace = $1 AND name = $2 AND holder <> $3 AND until > {now}
+    ORDER BY seq LIMIT 1
+) AS next WHERE until > {now} + $4 + {late}
+"""
 _TAKE_TURN: Final = """
 WITH {head}, taken AS (
     UPDATE {prefix}lease AS l SET
         token = greatest(l.token + 1, {now}), turn_since = {now}, holder = $3, since = {now}, expires = {now} + $4,
         lasts = $4, beat = 0, delay = $5, about = $6, crowd = {crowd}
     FROM head WHERE l.namespace = $1 AND l.name = $2 AND head.holder = $3 AND l.crowd = 2 AND l.closed_until <= {now}
-        AND (l.holder IS NULL OR (l.expires <= {now} AND l.delay = 0))
+        AND (l.holder IS NULL OR (l.expires <= {now} AND l.delay = 0)) AND NOT EXISTS ({sleeper})
     RETURNING l.token
 ), left_queue AS (
     DELETE FROM {prefix}waiter USING taken WHERE namespace = $1 AND name = $2 AND holder = $3
@@ -185,10 +192,11 @@ class PostgresFamily:
         self.leases = LeaseTable(dialect_of(target.schema, clock), namespace)
         words = {"prefix": prefix_of(target.schema), "now": clock}
         queue = {"head": _HEAD.format(**words), "crowd": _CROWD.format(**words)}
+        sleeper = _SLEEPER.format(late=LATENESS + SLACK, **words)
         texts = {
             "take_free": _TAKE_FREE.format(lazily="" if target.durable else f", {LAZILY}", **words),
             "release_alone": _RELEASE_ALONE.format(lazily=LAZILY, **words),
-            "take_turn": _TAKE_TURN.format(**queue, **words),
+            "take_turn": _TAKE_TURN.format(sleeper=sleeper, **queue, **words),
             "release_to_next": _RELEASE_TO_NEXT.format(**queue, **words),
             "renew_lease": _RENEW.format(table="lease", **words),
             "renew_seat": _RENEW.format(table="seat", **words),

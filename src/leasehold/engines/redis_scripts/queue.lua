@@ -1,6 +1,6 @@
 -- The queue, as the scripts that may join it see it.
 
-local TURN, LONGEST_SILENCE, LATENESS = 2000000, 75000000, 5000000
+local TURN, NEAR, LONGEST_SILENCE = 2000000, 8, 75000000
 local QUEUE_KEPT_MS, KEPT_ANEW_EVERY = '7200000', 64
 
 -- For how long one with so many in front may keep silent. Only the head is woken by a release; the others look by
@@ -8,6 +8,11 @@ local QUEUE_KEPT_MS, KEPT_ANEW_EVERY = '7200000', 64
 local function silence_at(rank)
   if rank == 0 then return LONGEST_SILENCE end
   return math.min(rank * (rank + 1) / 2 * TURN, LONGEST_SILENCE)
+end
+
+-- How long after the end of a lease who has so many in front looks for itself.
+local function turns_of(rank)
+  return rank > NEAR and rank * TURN or 0
 end
 
 -- Join the queue, or stay in it. Answers when the place is given up unless its owner asks again.

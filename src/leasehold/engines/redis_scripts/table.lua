@@ -195,13 +195,27 @@ local function mint(floor)
   return token <= HIGHEST_TOKEN
 end
 
--- Wake the head of the queue if it could be served. One whose wake-up finds nobody is gone: the next one, then.
+-- When the first of the leases ends, and the name is open.
+local function first_end()
+  local ends = seat and seat.expires or 0
+  if kind ~= 'none' then ends = tonumber(redis.call('ZRANGE', ENDS, 0, 0, 'WITHSCORES')[2]) end
+  return math.max(ends, closed_until)
+end
+
+-- Whether the head of the queue could be served, or would not look by itself when it can be.
+local function needs_waking(head)
+  local place = place_of(head)
+  if not place or now >= closed_until and fits(place.mode, place.limit) then return place, true end
+  return place, tonumber(redis.call('ZSCORE', UNTILS, head) or 0) > first_end() + LATENESS + SLACK
+end
+
+-- Wake the head of the queue if it needs that. One whose wake-up finds nobody is gone: the next one, then.
 local function wake_next()
-  if sweep_at == 0 or seat or now < closed_until then return end
+  if sweep_at == 0 then return end
   local head = redis.call('ZRANGE', QUEUE, 0, 0)[1]
   while head do
-    local place = place_of(head)
-    if place and not fits(place.mode, place.limit) then return end
+    local place, needs_it = needs_waking(head)
+    if not needs_it then return end
     if place and redis.call('PUBLISH', place.address, head) > 0 then return end
     forget_places({head})
     head = redis.call('ZRANGE', QUEUE, 0, 0)[1]

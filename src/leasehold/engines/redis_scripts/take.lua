@@ -58,7 +58,7 @@ local function refuse(rank, queued, before_fit)
   local starts = math.max(before_fit and turn_since or incumbent.expires, closed_until)
   -- When the clock was set back, a whole lease is what the asker has to watch go by without a beat.
   if not before_fit then starts = math.min(starts, now + incumbent.lasts) end
-  local ask_again = starts + rank * TURN - now
+  local ask_again = starts + (before_fit and rank * TURN or turns_of(rank)) - now
   ask_again = math.min(math.max(ask_again, 1), silence_at(rank))
   if patience then queue(ask_again, queued) end
   if changed then save() end

@@ -5,8 +5,12 @@ local head_token, turn, closed, sweep, held = string.match(text or '', '^(%d+);(
 if sweep and ARGV[3] == 'exclusive' and tonumber(sweep) > now and tonumber(turn) <= now then
   local holder = ARGV[1]
   if held == '' then
-    local first = redis.call('ZRANGE', KEYS[4], 0, 0)[1]
-    if first == holder and tonumber(closed) <= now and tonumber(head_token) < now and tonumber(ARGV[2]) < now then
+    local first, second = unpack(redis.call('ZRANGE', KEYS[4], 0, 1))
+    -- One who must be told that it is the first now is left to the long way.
+    local ends = now + string.match(ARGV[5], '^%d+')
+    local looks = not second or tonumber(redis.call('ZSCORE', KEYS[5], second) or 0) <= ends + LATENESS + SLACK
+    if first == holder and looks
+      and tonumber(closed) <= now and tonumber(head_token) < now and tonumber(ARGV[2]) < now then
       local token = string.format('%.0f', now)
       redis.call('SET', HEAD, token .. ';' .. token .. ',' .. closed .. ',' .. sweep .. ',none ' .. holder .. ' '
         .. token .. ' ' .. token .. ' 0 ' .. ARGV[5], 'PX', ARGV[4])
@@ -20,7 +24,7 @@ if sweep and ARGV[3] == 'exclusive' and tonumber(sweep) > now and tonumber(turn)
     local expires = renewed + lasts
     if incumbent ~= holder and expires > now and not redis.call('ZRANK', KEYS[4], holder) then
       local rank = redis.call('ZCARD', KEYS[4])
-      local ask_again = math.min(math.max(expires, tonumber(closed)), now + lasts) + rank * TURN - now
+      local ask_again = math.min(math.max(expires, tonumber(closed)), now + lasts) + turns_of(rank) - now
       ask_again = math.min(math.max(ask_again, 1), silence_at(rank))
       local place = string.format('exclusive %s %.0f %s %s',
         ARGV[6], now, ARGV[10], string.match(ARGV[5], '^%d+ %d+ (.*)$'))

@@ -1,0 +1,68 @@
+"""Nobody tells a waiter that those before it were served: it must know in time all the same that it is the first.
+
+When a holder dies, only the head of the queue may take its place at once. A head that still sleeps as somebody far
+behind would let the name lie idle.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from leasehold.core import table
+from leasehold.core.table import LATENESS, NEAR, SLACK, Ask, Entry, Refused, Taken
+
+TTL = 2_000_000
+PATIENCE = 3_600_000_000
+
+
+def asked(entry: Entry, holder: str, now: int) -> Taken | Refused:
+    return table.take(entry, Ask(holder, TTL, patience=PATIENCE, address="somewhere"), now, now)
+
+
+def crowded(waiters: int) -> Entry:
+    """A name that is held, and so many who want it."""
+    entry = Entry()
+    for number in range(waiters + 1):
+        asked(entry, f"h{number}", 0)
+    assert [place.holder for place in entry.queue] == [f"h{number}" for number in range(1, waiters + 1)]
+    return entry
+
+
+def looks_in_time(entry: Entry) -> bool:
+    """Whether the head of the queue asks by itself when the lease ends, if nobody renews it."""
+    return entry.queue[0].until - LATENESS <= entry.seats[0].expires + SLACK
+
+
+def test_who_is_near_looks_when_the_lease_ends() -> None:
+    entry = crowded(NEAR + 1)
+    assert all(place.until - LATENESS <= TTL for place in entry.queue)
+
+
+@pytest.mark.parametrize("waiters", [2, NEAR, NEAR + 1, 3 * NEAR, 100])
+def test_every_new_head_looks_in_time_or_is_told(waiters: int) -> None:
+    """Everybody is served at once, one after the other: each of them may be the one that dies."""
+    entry, now, told = crowded(waiters), 0, 0
+    for number in range(waiters - 1):
+        now += 1000
+        released = table.release(entry, f"h{number}", now)
+        assert released.wake is entry.queue[0]
+        taken = asked(entry, entry.queue[0].holder, now)
+        assert isinstance(taken, Taken)
+        head = entry.queue[0]
+        if taken.wake is None:
+            assert looks_in_time(entry)
+        else:
+            assert taken.wake is head
+            told += 1
+            assert isinstance(asked(entry, head.holder, now), Refused)
+            assert looks_in_time(entry), "who was told knows when to look"
+    assert told == max(waiters - NEAR - 1, 0), "who is near costs no message"
+
+
+def test_the_next_one_is_told_when_the_head_leaves_while_the_name_is_held() -> None:
+    entry = crowded(NEAR + 3)
+    for number in range(1, NEAR + 2):
+        table.release(entry, f"h{number}", 1000)
+    wake = table.release(entry, f"h{NEAR + 2}", 1000).wake
+    assert wake is entry.queue[0]
+    assert wake.holder == f"h{NEAR + 3}"
