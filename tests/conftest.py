@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.support.stalls import stalls_are_no_failures
 
 import servers
@@ -20,5 +22,19 @@ for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
     signal.signal(number, signal.SIG_DFL)
 
 
+# A busy machine is not unhealthy, and no test here is about speed.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     stalls_are_no_failures(config)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave what all the imported test modules brought along out of every collection of garbage from here on.
+
+    Going through it takes a second during which no thread runs: longer than the leases of many tests.
+    """
+    gc.collect()
+    gc.freeze()

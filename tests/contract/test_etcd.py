@@ -12,7 +12,7 @@ import servers
 from leasehold.testing import EngineUnderTest
 from leasehold.testing.contract import *  # noqa: F403
 
-INTERRUPTIONS = 100
+INTERRUPTIONS = 60
 TURN = 12.0
 """A waiter that died keeps its place until its session of 5 s ends; 11 s were seen on a busy machine, and not why."""
 SLACK = 1.5

@@ -10,7 +10,7 @@ from tests.support.redlock_servers import running_quorum
 from leasehold.testing import EngineUnderTest
 from leasehold.testing.contract import *  # noqa: F403
 
-INTERRUPTIONS = 150
+INTERRUPTIONS = 60
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Callable
 
 import pytest
@@ -88,7 +89,7 @@ def test_a_wrong_statement_of_mysql_is_found(
 def test_the_database_answers_as_the_rule_does(way: str, sql_url_of: Callable[[str], str]) -> None:
     client, engine = way.split()
     guard = SqlGuard(f"{client} {sql_url_of(engine)}", "none")
-    fence, numbers = SqlFence(guard.given, jump_limit=LIMIT), itertools.count()
+    fence, numbers, run = SqlFence(guard.given, jump_limit=LIMIT), itertools.count(), secrets.token_hex(8)
 
     @given(calls)
     @settings(max_examples=60, deadline=None)
@@ -96,7 +97,7 @@ def test_the_database_answers_as_the_rule_does(way: str, sql_url_of: Callable[[s
         model, unique = Model(), next(numbers)
 
         def subject(call: Call) -> int | None:
-            resource = f"{call.resource}:{unique}"
+            resource = f"{call.resource}:{run}:{unique}"
             if call.writes:
                 with fence.writing(resource, call.token, once=call.once, allow_jump=call.allow_jump):
                     pass

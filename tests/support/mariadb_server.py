@@ -204,7 +204,7 @@ def running_mariadb(*, files: Mapping[str, Path] | None = None, **settings: str)
 
 
 TABLES = ("meta", "lease", "seat", "waiter", "wake", "session")
-INTERRUPTIONS = 100
+INTERRUPTIONS = 50
 
 
 @contextlib.contextmanager

@@ -243,7 +243,7 @@ def running_postgres(**settings: str) -> Iterator[PostgresServer]:
 
 
 TABLES = "leasehold_meta, leasehold_lease, leasehold_seat, leasehold_waiter, leasehold_session"
-INTERRUPTIONS = 150
+INTERRUPTIONS = 60
 
 
 @contextlib.contextmanager
