@@ -25,7 +25,7 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --system-certs --univers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench docs docs-serve sim peers planted setup servers lock clean soak
+.PHONY: help demo test nightly lint format bench docs docs-serve sim peers planted setup servers lock clean soak
 
 help:  ## show this help
 	@echo "Leasehold: locks that stay correct when a holder stalls. Targets:"
@@ -35,7 +35,10 @@ demo: $(VENV)/.ready  ## watch a stalled holder's write being refused (no server
 	@$(BIN)/python -m leasehold.demo
 
 test: $(VENV)/.ready-dev servers lint  ## get the servers, lint, check types, run every test
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not nightly" $(PYTEST_ARGS)
+
+nightly: $(VENV)/.ready-dev servers  ## run the tests that take longest, which `make test` leaves out
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m nightly $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready-dev  ## ruff and mypy
 	@$(BIN)/ruff check

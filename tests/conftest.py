@@ -15,6 +15,15 @@ import servers
 # Where the servers are that were unpacked for the tests, in the words of those who start servers of their own.
 os.environ.setdefault("LEASEHOLD_SERVERS", str(servers.CACHE))
 
+# `make test` has to end in twenty minutes on two processors; these have a command of their own.
+NIGHTLY = (
+    "tests/chaos/test_faults.py",
+    "tests/chaos/test_peers.py",
+    "tests/chaos/test_servers.py",
+    "tests/patterns/test_partitions_kafka.py",
+    "tests/patterns/test_partitions_engines.py",
+)
+
 # Started in the background or under nohup, a process inherits that these are ignored, and would hand that on to every
 # child; the tests about Ctrl-C and hang-ups need them as a terminal gives them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -29,6 +38,12 @@ settings.load_profile("busy machine")
 
 def pytest_configure(config: pytest.Config) -> None:
     stalls_are_no_failures(config)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(NIGHTLY):
+            item.add_marker(pytest.mark.nightly)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
