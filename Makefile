@@ -8,8 +8,8 @@ BIN := $(VENV)/bin
 # The servers that `make test` gets and runs against. A test whose server is missing fails.
 SERVERS ?= redis valkey etcd consul postgresql pgbouncer zookeeper mariadb chromium
 PYTEST_ARGS ?=
-# Most tests wait for leases to run out, so several at a time cost each other little; a file stays with one worker.
-WORKERS ?= 3
+# Most tests wait for leases to run out, so two at a time cost each other little; a file stays with one worker.
+WORKERS ?= 2
 BENCH_ARGS ?=
 PEERS_ARGS ?=
 # What `make soak` runs on, and for how long on each.
