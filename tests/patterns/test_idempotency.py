@@ -292,7 +292,7 @@ def test_the_result_commits_with_the_callers_own_transaction(store: Store, reque
         with pytest.raises(Misuse, match="SQL"):
             Idempotency(store, scope="s").once("k", lambda run: run.complete(1, on=None))
         return
-    own = store._connect()
+    own = store.connections.connect()
     own.rollback()
     table = f"paid_{os.getpid()}_{next(_tables)}"
     cursor = own.cursor()
@@ -323,7 +323,7 @@ def test_the_result_commits_with_the_callers_own_transaction(store: Store, reque
 def test_a_refused_result_does_not_wait_for_the_callers_own_transaction(store: Store) -> None:
     if not isinstance(store, SqlKeys):
         return
-    own = store._connect()
+    own = store.connections.connect()
     own.rollback()
     table = f"paid_{os.getpid()}_{next(_tables)}"
     own.cursor().execute(f"CREATE TABLE {table} (n INTEGER)")

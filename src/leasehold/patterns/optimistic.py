@@ -33,10 +33,9 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, overload
 from leasehold import watching
 from leasehold.contention import AGAIN_AFTER, WINDOW
 from leasehold.errors import Misuse, TooManyConflicts, VersionConflict, quoted
-from leasehold.fences.sql_handles import blocking_handle
 from leasehold.fences.sql_rule import Answer, Ask
 from leasehold.names import check_name, check_wait
-from leasehold.patterns.idempotency.sql import check_table
+from leasehold.patterns.databases import check_table, handle_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -281,8 +280,7 @@ class Versions:
     """
 
     def __init__(self, connection: Any, *, table: str = "leasehold_version") -> None:
-        own = isinstance(connection, sqlite3.Connection)
-        self._handle: Any = _Sqlite(connection) if own else blocking_handle(connection)
+        self._handle = handle_of(connection)
         self._table = check_table(table)
         self._text = "MEDIUMTEXT" if self._handle.dialect == "mysql" else "TEXT"
 
@@ -333,8 +331,7 @@ class Versions:
         return self._ask(insert, name=name, value=text).touched == 1
 
     def _ask(self, sql: str, **values: object) -> Answer:
-        answer: Answer = self._handle.ask(Ask(sql, values))
-        return answer
+        return self._handle.ask(Ask(sql, values))
 
 
 def _checked(change: Versioned) -> tuple[str, int]:
@@ -345,34 +342,3 @@ def _checked(change: Versioned) -> tuple[str, int]:
         return json.dumps(value, allow_nan=False, ensure_ascii=False), version
     except (TypeError, ValueError, RecursionError) as error:
         raise Misuse(f"the value is not JSON: {quoted(str(error))}") from None
-
-
-class _Sqlite:
-    """A connection of sqlite3, whatever its mode: a transaction of ours, or a part of the one that is open."""
-
-    dialect = "sqlite"
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def ask(self, ask: Ask) -> Answer:
-        cursor = self._connection.execute(ask.sql, dict(ask.values))
-        return Answer(cursor.rowcount, cursor.fetchall())
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        joins = self._connection.in_transaction
-        begin, end, undo = (
-            ("SAVEPOINT leasehold", "RELEASE leasehold", "ROLLBACK TO leasehold")
-            if joins
-            else ("BEGIN IMMEDIATE", "COMMIT", "ROLLBACK")
-        )
-        self._connection.execute(begin)
-        try:
-            yield
-            self._connection.execute(end)
-        except BaseException:
-            self._connection.execute(undo)
-            raise
-
-    setting_up = transaction

@@ -7,28 +7,23 @@ Every step is one statement that states its own condition, so there is no transa
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
-import os
-import sqlite3
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from leasehold.errors import Misuse, quoted
-from leasehold.fences.sql_handles import async_handle, blocking_handle
+from leasehold.fences.sql_handles import async_handle
 from leasehold.fences.sql_rule import Answer, Ask
+from leasehold.fences.steps import drive, drive_async
+from leasehold.patterns.databases import Connections, check_table, handle_of
 from leasehold.patterns.idempotency.records import Change, Claim, Record
 from leasehold.patterns.notes import Note, NoteSql
 
 T = TypeVar("T")
 Steps = Generator[Ask, Answer, T]
 
-MOST_IDLE: Final = 8
-"""Connections that are kept for the next step."""
-_inherited: Final[list[list[Any]]] = []
-"""Connections of a parent process, kept so that nobody closes them."""
+PATIENCE: Final = 5.0
+"""How long a SQLite file is waited for that others write to, in seconds."""
 _NOW: Final = {
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
     "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
@@ -153,41 +148,6 @@ def _agree(one: str, other: str) -> bool:
     return not one or not other or one == other
 
 
-class _Sqlite:
-    """A connection of sqlite3, each of whose statements is a transaction."""
-
-    dialect = "sqlite"
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def ask(self, ask: Ask) -> Answer:
-        cursor = self._connection.execute(ask.sql, dict(ask.values))
-        return Answer(cursor.rowcount, cursor.fetchall())
-
-
-def _handle(connection: Any) -> Any:
-    return _Sqlite(connection) if isinstance(connection, sqlite3.Connection) else blocking_handle(connection)
-
-
-def _each_statement_alone(connection: Any) -> None:
-    """Let every statement be a transaction of its own, in the way of each library."""
-    if isinstance(connection, sqlite3.Connection):
-        connection.isolation_level = None
-        connection.execute("PRAGMA busy_timeout = 5000")
-    elif callable(getattr(connection, "autocommit", None)):
-        connection.autocommit(True)
-    elif hasattr(connection, "autocommit"):
-        connection.autocommit = True
-
-
-def check_table(table: object) -> str:
-    """A plain name: it becomes part of statements."""
-    if not isinstance(table, str) or not table.isascii() or not table.isidentifier() or len(table) > 60:
-        raise Misuse(f"table is an identifier of at most 60 ASCII letters, digits and _, not {quoted(table)}")
-    return table
-
-
 class SqlKeys:
     """Records in a table of a database: a SQLite file, or what `on` connects to (psycopg, psycopg2, PyMySQL, sqlite3).
 
@@ -195,18 +155,14 @@ class SqlKeys:
     """
 
     def __init__(self, on: Path | Callable[[], Any], *, table: str = "leasehold_key") -> None:
-        if not callable(on) and not isinstance(on, Path):
-            raise Misuse(f"give the pathlib.Path of a SQLite file, or a function that connects, not {quoted(on)}")
-        self._connect = on if callable(on) else functools.partial(sqlite3.connect, on, check_same_thread=False)
-        self._reuses = not callable(on)
+        self.connections = Connections(on, patience=PATIENCE)
         self._table = check_table(table)
-        self._idle: list[Any] = []
-        self._process = os.getpid()
 
     def create(self) -> None:
         """Make the table unless it is there; where you set up your own tables."""
-        with self._lent() as (handle, sql):
-            handle.ask(Ask(sql.create, {}))
+        with self.connections.lent() as connection:
+            handle = handle_of(connection)
+            handle.ask(Ask(Sql(handle.dialect, self._table).create, {}))
 
     async def claim(self, claim: Claim) -> Record:
         """See `Store`."""
@@ -234,13 +190,11 @@ class SqlKeys:
 
     def change_on(self, connection: Any, claim: Claim, token: int, change: Change) -> bool:
         """Change the record in the transaction that is open on the caller's own connection."""
-        handle = _handle(connection)
-        return _drive(handle, Sql(handle.dialect, self._table).change(claim, token, change))
+        return self._perform_on(connection, lambda sql: sql.change(claim, token, change))
 
     def token_on(self, connection: Any, claim: Claim) -> int:
         """The token of the last run of a key, as the transaction on the caller's own connection sees it."""
-        handle = _handle(connection)
-        return _drive(handle, Sql(handle.dialect, self._table).token(claim))
+        return self._perform_on(connection, lambda sql: sql.token(claim))
 
     async def note(self, name: str) -> Note:
         """See `Notes`."""
@@ -252,66 +206,23 @@ class SqlKeys:
 
     async def note_on(self, connection: Any, name: str) -> Note:
         """Read a note in the transaction that is open on the caller's own connection, and let nobody change it."""
-        handle = _handle(connection)
-        return _drive(handle, Sql(handle.dialect, self._table).notes.note(name, locked=True))
+        return self._perform_on(connection, lambda sql: sql.notes.note(name, locked=True))
 
     async def set_note_on(self, connection: Any, name: str, version: int, text: str) -> bool:
         """Write a note in the transaction that is open on the caller's own connection."""
-        handle = _handle(connection)
-        return _drive(handle, Sql(handle.dialect, self._table).notes.set_note(name, version, text))
+        return self._perform_on(connection, lambda sql: sql.notes.set_note(name, version, text))
 
     def close(self) -> None:
         """Close connections; they are made again when needed."""
-        while self._idle:
-            self._idle.pop().close()
+        self.connections.close()
 
     def _perform(self, steps: Callable[[Sql], Steps[T]]) -> T:
-        with self._lent() as (handle, sql):
-            return _drive(handle, steps(sql))
+        with self.connections.lent() as connection:
+            return self._perform_on(connection, steps)
 
-    @contextlib.contextmanager
-    def _lent(self) -> Iterator[tuple[Any, Sql]]:
-        if self._process != os.getpid():
-            # Forked: these are the parent's, and closing one here would end the parent's session.
-            _inherited.append(self._idle)
-            self._idle, self._process = [], os.getpid()
-        connection = None
-        with contextlib.suppress(IndexError):
-            connection = self._idle.pop()
-        if connection is None:
-            connection = self._connect()
-            _each_statement_alone(connection)
-        try:
-            handle = _handle(connection)
-            yield handle, Sql(handle.dialect, self._table)
-        except BaseException:
-            connection.close()
-            raise
-        # Those of sqlite3 are by default for the thread only that made them.
-        if len(self._idle) < MOST_IDLE and (self._reuses or not isinstance(connection, sqlite3.Connection)):
-            self._idle.append(connection)
-        else:
-            connection.close()
-
-
-def _drive(handle: Any, steps: Steps[T]) -> T:
-    try:
-        ask = next(steps)
-        while True:
-            ask = steps.send(handle.ask(ask))
-    except StopIteration as end:
-        result: T = end.value
-        return result
-
-
-async def _drive_async(handle: Any, steps: Steps[T]) -> T:
-    try:
-        ask = next(steps)
-        while True:
-            ask = steps.send(await handle.ask(ask))
-    except StopIteration as end:
-        result: T = end.value
-        return result
+    def _perform_on(self, connection: Any, steps: Callable[[Sql], Steps[T]]) -> T:
+        handle = handle_of(connection)
+        return drive(steps(Sql(handle.dialect, self._table)), handle.ask)
 
 
 class InThreads:
@@ -351,12 +262,14 @@ class InThreads:
     async def note_on(self, connection: Any, name: str) -> Note:
         """Read a note in the transaction that is open on the caller's own async connection."""
         handle = async_handle(connection)
-        return await _drive_async(handle, Sql(handle.dialect, self._store._table).notes.note(name, locked=True))
+        return await drive_async(Sql(handle.dialect, self._store._table).notes.note(name, locked=True), handle.ask)
 
     async def set_note_on(self, connection: Any, name: str, version: int, text: str) -> bool:
         """Write a note in the transaction that is open on the caller's own async connection."""
         handle = async_handle(connection)
-        return await _drive_async(handle, Sql(handle.dialect, self._store._table).notes.set_note(name, version, text))
+        return await drive_async(
+            Sql(handle.dialect, self._store._table).notes.set_note(name, version, text), handle.ask
+        )
 
     async def pause(self, seconds: float) -> None:
         """See `Store`."""
@@ -365,9 +278,9 @@ class InThreads:
     async def change_on(self, connection: Any, claim: Claim, token: int, change: Change) -> bool:
         """Change the record in the transaction that is open on the caller's own async connection."""
         handle = async_handle(connection)
-        return await _drive_async(handle, Sql(handle.dialect, self._store._table).change(claim, token, change))
+        return await drive_async(Sql(handle.dialect, self._store._table).change(claim, token, change), handle.ask)
 
     async def token_on(self, connection: Any, claim: Claim) -> int:
         """The token of the last run of a key, as the transaction on the caller's own connection sees it."""
         handle = async_handle(connection)
-        return await _drive_async(handle, Sql(handle.dialect, self._store._table).token(claim))
+        return await drive_async(Sql(handle.dialect, self._store._table).token(claim), handle.ask)

@@ -12,6 +12,7 @@ from leasehold.core.worlds import run_blocking
 from leasehold.errors import EngineError, NotSupported
 from leasehold.fences.sql_handles import in_style
 from leasehold.fences.sql_rule import Answer, Ask
+from leasehold.fences.steps import drive
 from leasehold.patterns.idempotency.redis import NOTE, SET_NOTE, note_key, note_of
 from leasehold.patterns.idempotency.sql import Sql, SqlKeys
 from leasehold.patterns.notes import Note, Notes
@@ -139,13 +140,7 @@ class _SqlNotes:
 
     def _drive(self, steps: Generator[Ask, Answer, T]) -> T:
         self._make()
-        try:
-            ask = next(steps)
-            while True:
-                ask = steps.send(self._ask(ask))
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        return drive(steps, self._ask)
 
     def _ask(self, ask: Ask) -> Answer:
         changes = not ask.sql.startswith("SELECT")

@@ -8,7 +8,6 @@ message ends, so messages become visible in the order of their numbers, and none
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import sqlite3
@@ -16,20 +15,23 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from leasehold.errors import LeaseholdError, Misuse, QueueFull, quoted
+from leasehold.errors import Misuse, QueueFull, quoted
 from leasehold.fences.rule import HasToken
 from leasehold.fences.sql import SqlFence
-from leasehold.fences.sql_handles import blocking_handle
+from leasehold.fences.sql_handles import Handle
 from leasehold.fences.sql_rule import Answer, Ask, check_identifier
 from leasehold.fences.sqlite import SqliteFence
+from leasehold.fences.steps import drive
 from leasehold.names import check_wait
+from leasehold.patterns.databases import Connections, handle_of
 from leasehold.patterns.partitions.entities import Entities
 from leasehold.patterns.partitions.inbox import BATCH, MOST_TRIES, MOST_WAITING, Message, Parked, packed
 
 T = TypeVar("T")
 Steps = Generator[Ask, Answer, T]
 
-MOST_IDLE: Final = 8
+PATIENCE: Final = 30.0
+"""How long a SQLite file is waited for that others write to, in seconds."""
 _NOW: Final = {
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
     "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
@@ -132,63 +134,8 @@ class _Sql:
         return (yield Ask(self._sweep, {"team": team, "age": age})).touched
 
 
-class _Sqlite:
-    """A connection of sqlite3."""
-
-    dialect = "sqlite"
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def ask(self, ask: Ask) -> Answer:
-        cursor = self._connection.cursor()
-        cursor.row_factory = None
-        cursor.execute(ask.sql, dict(ask.values))
-        return Answer(cursor.rowcount, cursor.fetchall())
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
-        """One of its own; it is only used on connections of our own."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
-
-    def will_be_in_transaction(self) -> bool:
-        return self._connection.in_transaction or self._connection.isolation_level is not None
-
-
-def _handle(connection: Any) -> Any:
-    return _Sqlite(connection) if isinstance(connection, sqlite3.Connection) else blocking_handle(connection)
-
-
 def _fence(connection: Any) -> SqliteFence | SqlFence:
     return SqliteFence(connection) if isinstance(connection, sqlite3.Connection) else SqlFence(connection)
-
-
-def _drive(handle: Any, steps: Steps[T]) -> T:
-    try:
-        ask = next(steps)
-        while True:
-            ask = steps.send(handle.ask(ask))
-    except StopIteration as end:
-        result: T = end.value
-        return result
-
-
-def _each_statement_alone(connection: Any) -> None:
-    """Let every statement be a transaction of its own unless one is begun, in the way of each library."""
-    if isinstance(connection, sqlite3.Connection):
-        connection.isolation_level = None
-        connection.execute("PRAGMA busy_timeout = 30000")
-    elif callable(getattr(connection, "autocommit", None)):
-        connection.autocommit(True)
-    elif hasattr(connection, "autocommit"):
-        connection.autocommit = True
 
 
 class SqlInbox:
@@ -214,15 +161,11 @@ class SqlInbox:
         most_tries: int = MOST_TRIES,
     ) -> None:
         """Refuse messages while `most_waiting` wait in one partition; put one aside that failed `most_tries` times."""
-        if not callable(on) and not isinstance(on, Path):
-            raise Misuse(f"give the pathlib.Path of a SQLite file, or a function that connects, not {quoted(on)}")
-        self._connect = on if callable(on) else functools.partial(sqlite3.connect, on, check_same_thread=False)
-        self._reuses = not callable(on)
+        self._connections = Connections(on, patience=PATIENCE)
         self._entities, self._table = entities, check_identifier(table, what="table")
         self._most_waiting, self._most_tries = most_waiting, most_tries
         # A digest is compared byte by byte under every collation.
         self._team = hashlib.blake2b(entities.group.encode(), digest_size=16).hexdigest()
-        self._idle: list[Any] = []
 
     def create(self) -> None:
         """Make the tables unless they are there; where you set up your own tables."""
@@ -238,7 +181,7 @@ class SqlInbox:
 
     def put_on(self, connection: Any, entity: str, payload: object) -> int:
         """Put a message in the transaction that is open on the caller's own connection: both happen, or neither."""
-        handle = _handle(connection)
+        handle = handle_of(connection)
         if not handle.will_be_in_transaction():
             raise Misuse("no transaction is open on this connection; begin one, or use put()")
         return self._put(handle, _Sql(handle.dialect, self._table), entity, payload)
@@ -246,28 +189,28 @@ class SqlInbox:
     def waiting(self) -> list[int]:
         """See `Inbox`."""
         with self._lent() as (_, handle, sql):
-            return _drive(handle, sql.waiting(self._team))
+            return drive(sql.waiting(self._team), handle.ask)
 
     def take(self, partition: int, token: int | HasToken, most: int = BATCH) -> list[Message]:
         """See `Inbox`."""
         with self._lent() as (connection, handle, sql), _fence(connection).reading(self._resource(partition), token):
-            rows = _drive(handle, sql.take({"team": self._team, "place": partition, "most": most}))
+            rows = drive(sql.take({"team": self._team, "place": partition, "most": most}), handle.ask)
         return [Message(partition, int(seq), entity, payload, int(tries)) for seq, entity, payload, tries in rows]
 
     def acknowledge(self, message: Message, token: int | HasToken) -> None:
         """See `Inbox`."""
         resource = self._resource(message.partition)
         with self._lent() as (connection, handle, sql), _fence(connection).writing(resource, token):
-            _drive(handle, sql.acknowledge(self._values(message)))
+            drive(sql.acknowledge(self._values(message)), handle.ask)
 
     def acknowledge_on(self, connection: Any, message: Message, token: int | HasToken) -> None:
         """Acknowledge in the transaction that is open on the handler's own connection: handled exactly once, then.
 
         Raises `StaleToken` when a later owner was here; roll back, then.
         """
-        handle = _handle(connection)
+        handle = handle_of(connection)
         _fence(connection).check(self._resource(message.partition), token)
-        _drive(handle, _Sql(handle.dialect, self._table).acknowledge(self._values(message)))
+        drive(_Sql(handle.dialect, self._table).acknowledge(self._values(message)), handle.ask)
         message.acknowledged = True
 
     def fail(self, message: Message, token: int | HasToken, error: str) -> bool:
@@ -275,12 +218,12 @@ class SqlInbox:
         values = {**self._values(message), "error": error, "most": self._most_tries}
         resource = self._resource(message.partition)
         with self._lent() as (connection, handle, sql), _fence(connection).writing(resource, token):
-            return _drive(handle, sql.fail(values))
+            return drive(sql.fail(values), handle.ask)
 
     def parked(self, most: int = BATCH) -> list[Parked]:
         """See `Inbox`."""
         with self._lent() as (_, handle, sql):
-            rows = _drive(handle, sql.parked(self._team, most))
+            rows = drive(sql.parked(self._team, most), handle.ask)
         return [
             Parked(int(place), int(seq), entity, json.loads(text), error) for place, seq, entity, text, error in rows
         ]
@@ -289,14 +232,13 @@ class SqlInbox:
         """See `Inbox`."""
         age = int(check_wait(older_than, what="older_than") * 1000)
         with self._lent() as (_, handle, sql):
-            return _drive(handle, sql.sweep(self._team, age))
+            return drive(sql.sweep(self._team, age), handle.ask)
 
     def close(self) -> None:
         """Close connections; they are made again when needed."""
-        while self._idle:
-            self._idle.pop().close()
+        self._connections.close()
 
-    def _put(self, handle: Any, sql: _Sql, entity: str, payload: object) -> int:
+    def _put(self, handle: Handle, sql: _Sql, entity: str, payload: object) -> int:
         place = self._entities.partition_of(entity)
         values: dict[str, object] = {
             "team": self._team,
@@ -305,7 +247,7 @@ class SqlInbox:
             "payload": packed(payload),
             "most": self._most_waiting,
         }
-        seq = _drive(handle, sql.put(values))
+        seq = drive(sql.put(values), handle.ask)
         if not seq:
             raise QueueFull(f"partition {place} of the inbox {quoted(self._entities.group)}", self._most_waiting)
         return seq
@@ -317,27 +259,7 @@ class SqlInbox:
         return f"{self._table}/{self._team}/{partition}"
 
     @contextlib.contextmanager
-    def _lent(self) -> Iterator[tuple[Any, Any, _Sql]]:
-        connection = None
-        with contextlib.suppress(IndexError):
-            connection = self._idle.pop()
-        if connection is None:
-            connection = self._connect()
-            _each_statement_alone(connection)
-        try:
-            handle = _handle(connection)
+    def _lent(self) -> Iterator[tuple[Any, Handle, _Sql]]:
+        with self._connections.lent() as connection:
+            handle = handle_of(connection)
             yield connection, handle, _Sql(handle.dialect, self._table)
-        except LeaseholdError:  # it was refused, and the connection is none the worse
-            self._put_back(connection)
-            raise
-        except BaseException:
-            connection.close()
-            raise
-        self._put_back(connection)
-
-    def _put_back(self, connection: Any) -> None:
-        # Those of sqlite3 are by default for the thread only that made them.
-        if len(self._idle) < MOST_IDLE and (self._reuses or not isinstance(connection, sqlite3.Connection)):
-            self._idle.append(connection)
-        else:
-            connection.close()
