@@ -9,14 +9,14 @@ The condition on the floor and all of your own items are carried out together or
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from leasehold.errors import Misuse, StaleToken, quoted
+from leasehold.errors import Misuse, quoted
 from leasehold.fences.aws import Answer, Request, ask, ask_async, check_client
 from leasehold.fences.rule import DAY, NEVER, Claim, HasToken, Rule
 from leasehold.fences.steps import drive, drive_async
+from leasehold.fences.store import AsyncStoreFence, BlockingStoreFence, StoreFence
 
 T = TypeVar("T")
 Steps = Generator[Request, Answer, T]
@@ -28,7 +28,7 @@ _MOST_ROUNDS = 8
 """Floors never fall and are never deleted, so what others did meanwhile decides the next round."""
 
 
-class _Fence:
+class _Fence(StoreFence):
     """What the blocking and the asyncio fence share: everything but the waiting."""
 
     _ASYNC: bool
@@ -37,17 +37,6 @@ class _Fence:
         """Nothing is sent yet. `table` keeps the floors; `create` makes it."""
         check_client(client, "transact_write_items", of="DynamoDB", asyncio=self._ASYNC, fence="DynamoDBFence")
         self._client, self._table, self._rule = client, table, Rule(jump_limit)
-
-    def _claim(
-        self,
-        resource: str,
-        token: int | HasToken,
-        *,
-        writes: bool = False,
-        once: bool = False,
-        allow_jump: bool = False,
-    ) -> Claim:
-        return self._rule.claim(resource, token, writes=writes, once=once, allow_jump=allow_jump)
 
     def _update(self, claim: Claim) -> dict[str, Any]:
         """Raises the floor, if the claim is accepted."""
@@ -102,7 +91,7 @@ class _Fence:
         return Misuse(f"DynamoDB refused what the rule accepts; is table {quoted(self._table)} written by others?")
 
     def _floor(self, resource: str) -> Steps[int | None]:
-        seen, _ = yield from self._marks(self._claim(resource, 0).resource)
+        seen, _ = yield from self._marks(self._claim(resource, 0, writes=False, allow_jump=False).resource)
         return None if seen == NEVER else seen
 
     def _create(self) -> Steps[None]:
@@ -115,11 +104,12 @@ class _Fence:
         yield Request("create_table", arguments, frozenset({"ResourceInUseException"}))
 
 
-class DynamoDBFence(_Fence):
+class DynamoDBFence(_Fence, BlockingStoreFence):
     """Checks tokens in transactions of DynamoDB, by a client of boto3, which threads may share.
 
     A resource is any name for what your items are about; its floor outlives them. Errors of DynamoDB itself, such as a
     condition of your own that does not hold or a ``TransactionConflict``, come to you unchanged; nothing was written.
+    A read that follows `announce` must be a consistent one (``ConsistentRead=True``).
     """
 
     _ASYNC = False
@@ -142,27 +132,11 @@ class DynamoDBFence(_Fence):
         claim = self._claim(resource, token, writes=True, once=once, allow_jump=allow_jump)
         self._do(self._transact(claim, items))
 
-    def announce(self, resource: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Raise the floor, so that no earlier holder can write from now on: before the work starts, or before a read.
-
-        A read that follows must be a consistent one (``ConsistentRead=True``).
-        """
-        self._do(self._announce(self._claim(resource, token, allow_jump=allow_jump)))
-
-    def raise_floor(self, resource: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Make sure that the floor is at least this token, whatever it is now. It never falls."""
-        with contextlib.suppress(StaleToken):
-            self.announce(resource, token, allow_jump=allow_jump)
-
-    def floor(self, resource: str) -> int | None:
-        """Return the highest token seen, or None. Tells people; decides nothing, since it may be higher by now."""
-        return self._do(self._floor(resource))
-
     def _do(self, steps: Steps[T]) -> T:
         return drive(steps, lambda request: ask(self._client, request))
 
 
-class AsyncDynamoDBFence(_Fence):
+class AsyncDynamoDBFence(_Fence, AsyncStoreFence):
     """The same as `DynamoDBFence`, for a client of aiobotocore."""
 
     _ASYNC = True
@@ -184,19 +158,6 @@ class AsyncDynamoDBFence(_Fence):
         """Carry out your items (as for ``transact_write_items``, 99 at most) as one write to the resource."""
         claim = self._claim(resource, token, writes=True, once=once, allow_jump=allow_jump)
         await self._do(self._transact(claim, items))
-
-    async def announce(self, resource: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Raise the floor, so that no earlier holder can write from now on; see `DynamoDBFence.announce`."""
-        await self._do(self._announce(self._claim(resource, token, allow_jump=allow_jump)))
-
-    async def raise_floor(self, resource: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Make sure that the floor is at least this token, whatever it is now. It never falls."""
-        with contextlib.suppress(StaleToken):
-            await self.announce(resource, token, allow_jump=allow_jump)
-
-    async def floor(self, resource: str) -> int | None:
-        """Return the highest token seen, or None. Tells people; decides nothing, since it may be higher by now."""
-        return await self._do(self._floor(resource))
 
     async def _do(self, steps: Steps[T]) -> T:
         return await drive_async(steps, lambda request: ask_async(self._client, request))

@@ -15,9 +15,10 @@ import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar
 
-from leasehold.errors import InvalidName, LeaseLost, Misuse, StaleToken, quoted
+from leasehold.errors import InvalidName, LeaseLost, Misuse, quoted
 from leasehold.fences.rule import DAY, NEVER, Claim, HasToken, Rule
 from leasehold.fences.steps import drive, drive_async
+from leasehold.fences.store import AsyncStoreFence, BlockingStoreFence, StoreFence
 from leasehold.names import check_name
 from leasehold.wires import etcd_messages as messages
 
@@ -118,16 +119,11 @@ def _operation(one: Put | Delete) -> bytes:
     raise Misuse(f"an operation is a Put or a Delete, not {quoted(one)}")
 
 
-class _Fence:
+class _Fence(StoreFence):
     """What the blocking and the asyncio fence share: everything but the waiting."""
 
     def __init__(self, jump_limit: int) -> None:
         self._rule = Rule(jump_limit)
-
-    def _claim(
-        self, resource: str, token: int | HasToken, *, writes: bool, once: bool = False, allow_jump: bool
-    ) -> Claim:
-        return self._rule.claim(resource, token, writes=writes, once=once, allow_jump=allow_jump)
 
     def conditions(
         self, resource: str, token: int | HasToken, *, once: bool = False, allow_jump: bool = False
@@ -181,6 +177,9 @@ class _Fence:
     ) -> Generator[Transaction, Outcome, int]:
         outcome = yield from self._fenced(claim, [_operation(one) for one in operations], held)
         return outcome.revision
+
+    def _announce(self, claim: Claim) -> Generator[Transaction, Outcome, object]:
+        return self._fenced(claim)
 
     def _get(self, claim: Claim) -> Generator[Transaction, Outcome, bytes | None]:
         look = messages.looking(messages.look(_key(claim.resource), keys_only=False))
@@ -237,7 +236,7 @@ def _needs_grpc() -> Iterator[None]:
         raise Misuse('a fence in etcd needs gRPC: pip install "leasehold[etcd]"') from None
 
 
-class EtcdFence(_Fence):
+class EtcdFence(_Fence, BlockingStoreFence):
     """Checks tokens in transactions of an etcd cluster, in blocking code. Threads may share it.
 
     A resource is a key, or any other name for what a transaction changes; its floor outlives it. Every method takes the
@@ -299,19 +298,6 @@ class EtcdFence(_Fence):
         claim = self._claim(resource, token, writes=True, once=once, allow_jump=allow_jump)
         return self._do(self._transact(claim, operations, held))
 
-    def announce(self, resource: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Raise the floor to the token before the work starts, so that no earlier holder can write from now on."""
-        self._do(self._fenced(self._claim(resource, token, writes=False, allow_jump=allow_jump)))
-
-    def raise_floor(self, resource: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Make sure that the floor is at least this token, whatever it is now. It never falls."""
-        with contextlib.suppress(StaleToken):
-            self.announce(resource, token, allow_jump=allow_jump)
-
-    def floor(self, resource: str) -> int | None:
-        """Return the highest token seen, or None. Tells people; decides nothing, since it may be higher by now."""
-        return self._do(self._floor(resource))
-
     def close(self) -> None:
         """Close the connection."""
         self._store.close()
@@ -326,7 +312,7 @@ class EtcdFence(_Fence):
         return drive(steps, self._store.carry_out)
 
 
-class AsyncEtcdFence(_Fence):
+class AsyncEtcdFence(_Fence, AsyncStoreFence):
     """The same as `EtcdFence`, for asyncio. Tasks may share it."""
 
     def __init__(self, url: str, *, jump_limit: int = DAY) -> None:
@@ -379,19 +365,6 @@ class AsyncEtcdFence(_Fence):
         """Carry out all operations as one write to the resource; see `EtcdFence.transact`."""
         claim = self._claim(resource, token, writes=True, once=once, allow_jump=allow_jump)
         return await self._do(self._transact(claim, operations, held))
-
-    async def announce(self, resource: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Raise the floor to the token before the work starts, so that no earlier holder can write from now on."""
-        await self._do(self._fenced(self._claim(resource, token, writes=False, allow_jump=allow_jump)))
-
-    async def raise_floor(self, resource: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Make sure that the floor is at least this token, whatever it is now. It never falls."""
-        with contextlib.suppress(StaleToken):
-            await self.announce(resource, token, allow_jump=allow_jump)
-
-    async def floor(self, resource: str) -> int | None:
-        """Return the highest token seen, or None. Tells people; decides nothing, since it may be higher by now."""
-        return await self._do(self._floor(resource))
 
     async def close(self) -> None:
         """Close the connection."""

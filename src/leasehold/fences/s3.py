@@ -16,15 +16,15 @@ is the same is then the same object, floor included.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from leasehold.errors import Misuse, StaleToken, VersionConflict, quoted
+from leasehold.errors import Misuse, VersionConflict, quoted
 from leasehold.fences.aws import Answer, Request, ask, ask_async, check_client
 from leasehold.fences.rule import DAY, NEVER, Claim, HasToken, Rule
 from leasehold.fences.steps import drive, drive_async
+from leasehold.fences.store import AsyncStoreFence, BlockingStoreFence, StoreFence
 
 T = TypeVar("T")
 Steps = Generator[Request, Answer, T]
@@ -71,7 +71,7 @@ def _framed(seen: int, written: int, payload: bytes | None) -> bytes:
     return f"leasehold-fence 1 {seen} {written} {state}\n".encode() + (payload or b"")
 
 
-class _Fence:
+class _Fence(StoreFence):
     """What the blocking and the asyncio fence share: everything but the waiting."""
 
     _ASYNC: bool
@@ -83,9 +83,6 @@ class _Fence:
         """
         check_client(client, "put_object", of="S3", asyncio=self._ASYNC, fence="S3Fence")
         self._client, self._bucket, self._adopt, self._rule = client, bucket, adopt, Rule(jump_limit)
-
-    def _claim(self, key: str, token: int | HasToken, *, writes: bool, once: bool = False, allow_jump: bool) -> Claim:
-        return self._rule.claim(key, token, writes=writes, once=once, allow_jump=allow_jump)
 
     def _read(self, key: str, *, whole: bool) -> Steps[_Found]:
         arguments = {"Bucket": self._bucket, "Key": key}
@@ -153,11 +150,12 @@ def _never_quiet(claim: Claim) -> VersionConflict:
     return VersionConflict(f"others changed the object {quoted(claim.resource)} {_MOST_ROUNDS} times in a row")
 
 
-class S3Fence(_Fence):
+class S3Fence(_Fence, BlockingStoreFence):
     """Checks tokens in conditional writes, by a client of boto3, which threads may share.
 
     A resource is an object's key. Every method takes it and then the token, or what carries it. A repetition by the
-    client itself is harmless: the same holder may put the same bytes twice.
+    client itself is harmless: the same holder may put the same bytes twice. To announce a token, the object is read and
+    put once more, unless that token was here already.
     """
 
     _ASYNC = False
@@ -183,27 +181,11 @@ class S3Fence(_Fence):
         """Delete your bytes, and return whether there were any. A small object stays, which keeps the floor."""
         return self._do(self._write(self._claim(key, token, writes=True, once=once, allow_jump=allow_jump), None, None))
 
-    def announce(self, key: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Raise the floor before the work starts, so that no earlier holder can write from now on.
-
-        The object is read and put once more for that, unless this token was here already.
-        """
-        self._do(self._announce(self._claim(key, token, writes=False, allow_jump=allow_jump)))
-
-    def raise_floor(self, key: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Make sure that the floor is at least this token, whatever it is now. It never falls."""
-        with contextlib.suppress(StaleToken):
-            self.announce(key, token, allow_jump=allow_jump)
-
-    def floor(self, key: str) -> int | None:
-        """Return the highest token seen, or None. Tells people; decides nothing, since it may be higher by now."""
-        return self._do(self._floor(key))
-
     def _do(self, steps: Steps[T]) -> T:
         return drive(steps, lambda request: ask(self._client, request))
 
 
-class AsyncS3Fence(_Fence):
+class AsyncS3Fence(_Fence, AsyncStoreFence):
     """The same as `S3Fence`, for a client of aiobotocore."""
 
     _ASYNC = True
@@ -230,19 +212,6 @@ class AsyncS3Fence(_Fence):
         """Delete your bytes, and return whether there were any. A small object stays, which keeps the floor."""
         claim = self._claim(key, token, writes=True, once=once, allow_jump=allow_jump)
         return await self._do(self._write(claim, None, None))
-
-    async def announce(self, key: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Raise the floor before the work starts, so that no earlier holder can write from now on."""
-        await self._do(self._announce(self._claim(key, token, writes=False, allow_jump=allow_jump)))
-
-    async def raise_floor(self, key: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Make sure that the floor is at least this token, whatever it is now. It never falls."""
-        with contextlib.suppress(StaleToken):
-            await self.announce(key, token, allow_jump=allow_jump)
-
-    async def floor(self, key: str) -> int | None:
-        """Return the highest token seen, or None. Tells people; decides nothing, since it may be higher by now."""
-        return await self._do(self._floor(key))
 
     async def _do(self, steps: Steps[T]) -> T:
         return await drive_async(steps, lambda request: ask_async(self._client, request))

@@ -11,14 +11,14 @@ the floor is read again. That is one round trip more than the write alone.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Generator, Sequence
 from typing import NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
-from leasehold.errors import InvalidName, Misuse, StaleToken, TokenJump, VersionConflict, quoted
+from leasehold.errors import InvalidName, Misuse, TokenJump, VersionConflict, quoted
 from leasehold.fences.rule import DAY, NEVER, Claim, HasToken, Rule
 from leasehold.fences.steps import drive, drive_async
+from leasehold.fences.store import AsyncStoreFence, BlockingStoreFence, StoreFence
 from leasehold.names import check_name
 from leasehold.wires import zookeeper_messages as messages
 from leasehold.wires.zookeeper_messages import BAD_VERSION, NO_NODE, NODE_EXISTS, NOT_EMPTY, OK, Reply, Request
@@ -66,16 +66,11 @@ class _Refused(Exception):
         self.number, self.error = number, error
 
 
-class _Fence:
+class _Fence(StoreFence):
     """What the blocking and the asyncio fence share: everything but the waiting."""
 
     def __init__(self, store: ZooKeeperStore | AsyncZooKeeperStore, jump_limit: int) -> None:
         self._rule, self._ways = Rule(jump_limit), store
-
-    def _claim(
-        self, resource: str, token: int | HasToken, *, writes: bool, once: bool = False, allow_jump: bool
-    ) -> Claim:
-        return self._rule.claim(resource, token, writes=writes, once=once, allow_jump=allow_jump)
 
     # Paths
 
@@ -211,6 +206,9 @@ class _Fence:
         yield from self._fenced(claim)
         return False
 
+    def _announce(self, claim: Claim) -> Steps[object]:
+        return self._fenced(claim)
+
     def _get(self, claim: Claim) -> Steps[bytes | None]:
         (reply,) = yield from self._fenced(claim, after=[messages.get_data(self._path(claim.resource))])
         if reply.error == NO_NODE:
@@ -230,7 +228,7 @@ def _content(seen: int, written: int) -> bytes:
     return f"{seen} {written}".encode()
 
 
-class ZooKeeperFence(_Fence):
+class ZooKeeperFence(_Fence, BlockingStoreFence):
     """Checks tokens in `multi` operations of a ZooKeeper ensemble, in blocking code. Threads may share it.
 
     A resource is a node, or any other name for what a `multi` changes; its floor outlives it. Every method takes the
@@ -273,19 +271,6 @@ class ZooKeeperFence(_Fence):
         claim = self._claim(resource, token, writes=True, once=once, allow_jump=allow_jump)
         self._do(self._transact(claim, operations))
 
-    def announce(self, resource: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Raise the floor to the token before the work starts, so that no earlier holder can write from now on."""
-        self._do(self._fenced(self._claim(resource, token, writes=False, allow_jump=allow_jump)))
-
-    def raise_floor(self, resource: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Make sure that the floor is at least this token, whatever it is now. It never falls."""
-        with contextlib.suppress(StaleToken):
-            self.announce(resource, token, allow_jump=allow_jump)
-
-    def floor(self, resource: str) -> int | None:
-        """Return the highest token seen, or None. Tells people; decides nothing, since it may be higher by now."""
-        return self._do(self._floor(resource))
-
     def close(self) -> None:
         """End the session with the ensemble."""
         self._store.close()
@@ -300,7 +285,7 @@ class ZooKeeperFence(_Fence):
         return drive(steps, self._store.ask)
 
 
-class AsyncZooKeeperFence(_Fence):
+class AsyncZooKeeperFence(_Fence, AsyncStoreFence):
     """The same as `ZooKeeperFence`, for the tasks of one event loop."""
 
     def __init__(self, url: str, *, jump_limit: int = DAY) -> None:
@@ -334,19 +319,6 @@ class AsyncZooKeeperFence(_Fence):
         """Carry out all operations as one write to the resource, or none; see `ZooKeeperFence.transact`."""
         claim = self._claim(resource, token, writes=True, once=once, allow_jump=allow_jump)
         await self._do(self._transact(claim, operations))
-
-    async def announce(self, resource: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Raise the floor to the token before the work starts, so that no earlier holder can write from now on."""
-        await self._do(self._fenced(self._claim(resource, token, writes=False, allow_jump=allow_jump)))
-
-    async def raise_floor(self, resource: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
-        """Make sure that the floor is at least this token, whatever it is now. It never falls."""
-        with contextlib.suppress(StaleToken):
-            await self.announce(resource, token, allow_jump=allow_jump)
-
-    async def floor(self, resource: str) -> int | None:
-        """Return the highest token seen, or None. Tells people; decides nothing, since it may be higher by now."""
-        return await self._do(self._floor(resource))
 
     async def close(self) -> None:
         """End the session with the ensemble."""
