@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 # The servers that `make test` gets and runs against. A test whose server is missing fails.
-SERVERS ?= redis valkey etcd consul postgresql pgbouncer zookeeper mariadb chromium
+SERVERS ?= redis valkey etcd consul postgresql pgbouncer zookeeper mariadb chromium promtool
 PYTEST_ARGS ?=
 # Most tests wait for leases to run out, so two at a time cost each other little; a file stays with one worker.
 WORKERS ?= 2

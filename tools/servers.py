@@ -8,8 +8,9 @@ A server is looked for in this order:
 1. `LEASEHOLD_TEST_<ENGINE>_URL` names one that already runs: nothing to do here.
 2. Its program is on PATH, or where distributions put it, or in this checkout's `.servers/`.
 3. `ensure` installs Debian's package, without letting Debian start a service.
-4. Where the machine's own suite lacks the package but another suite has one that runs here, that package is
-   unpacked into `.servers/`. The system's package lists are not touched, and nothing of it is installed.
+4. Where the machine's own suite lacks the package but another suite has one that runs here, or where only one program
+   of a package is wanted, that package is unpacked into `.servers/`. The system's package lists are not touched, and
+   nothing of it is installed.
 
 Tests start their own servers on free ports: this program only says where the programs are.
 Tests use `find` and `given_url`; each engine is one row of `ENGINES`.
@@ -77,6 +78,9 @@ class Engine:
     libraries: tuple[str, ...] = ()
     """Debian packages with the shared libraries that unpacked programs load."""
 
+    only_unpacked: bool = False
+    """Whether its packages are never installed, only unpacked: one program of them is wanted, and no service."""
+
     in_compose: bool = True
     """Whether compose.yaml can start it."""
 
@@ -124,6 +128,8 @@ ENGINES: Mapping[str, Engine] = {
         places=("/usr/bin/chromium", "/usr/bin/google-chrome"),
         in_compose=False,
     ),
+    # Nor is this: it checks the alert rules, as Prometheus would read them.
+    "promtool": Engine(program="promtool", packages=("prometheus",), only_unpacked=True, in_compose=False),
 }
 
 
@@ -231,8 +237,8 @@ def _get(engine: str) -> None:
         _run([*root, "apt-get", "-qq", "update"], check=False)
     codename = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     try:
-        if not _in_own_suite(row.packages) and codename in row.suites:
-            _unpack(engine, row, suite=row.suites[codename], codename=codename)
+        if row.only_unpacked or (not _in_own_suite(row.packages) and codename in row.suites):
+            _unpack(engine, row, suite=row.suites.get(codename, codename), codename=codename)
             _complete_libraries(engine, row, root)
         elif root is None:
             raise Unavailable(_how_to_get(engine, "installing it takes root or passwordless sudo"))

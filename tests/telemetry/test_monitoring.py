@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.cli.tool import call_in_process
 from tests.telemetry.test_prometheus import ONE_OF_EACH
 
+import servers
 from leasehold import Leasehold
 from leasehold.telemetry.prometheus import EngineCollector, PrometheusWatcher, render
 
@@ -112,3 +116,50 @@ def family(name: str) -> str:
 )
 def test_a_wrong_expression_is_found(planted: str, emitted: dict[str, set[str]]) -> None:
     assert wrong_in(planted, emitted)
+
+
+# The rules as Prometheus itself reads them
+
+RULE_TESTS = Path(__file__).with_name("alerts_test.yml")
+
+
+def promtool(*arguments: object) -> subprocess.CompletedProcess[str]:
+    program = servers.find("promtool")
+    assert program is not None, "promtool is missing: python tools/servers.py ensure promtool"
+    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120)
+
+
+def unit_tested(rules: Any, tests: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run unit tests of rules. Descriptions are long and the same for every alert: summaries are enough."""
+    for rule in rules["groups"][0]["rules"]:
+        del rule["annotations"]["description"]
+    (folder / "alerts.yml").write_text(yaml.safe_dump(rules))
+    (folder / "alerts_test.yml").write_text(tests)
+    return promtool("test", "rules", folder / "alerts_test.yml")
+
+
+def test_prometheus_accepts_the_alerts(tmp_path: Path) -> None:
+    file = tmp_path / "alerts.yml"
+    file.write_text(printed("alerts"))
+    checked = promtool("check", "rules", file)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    file.write_text(printed("alerts").replace("increase(", "increases("))
+    assert promtool("check", "rules", file).returncode != 0
+
+
+def test_alerts_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
+    told = unit_tested(yaml.safe_load(printed("alerts")), RULE_TESTS.read_text(), tmp_path)
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+def test_every_alert_is_seen_to_fire() -> None:
+    rules = {rule["alert"] for group in yaml.safe_load(printed("alerts"))["groups"] for rule in group["rules"]}
+    cases = [case for one in yaml.safe_load(RULE_TESTS.read_text())["tests"] for case in one["alert_rule_test"]]
+    assert {case["alertname"] for case in cases if case.get("exp_alerts")} == rules
+
+
+def test_a_rule_that_is_too_strict_is_found(tmp_path: Path) -> None:
+    rules = yaml.safe_load(printed("alerts").replace("> 300", "> 300000"))
+    told = unit_tested(rules, RULE_TESTS.read_text(), tmp_path)
+    assert told.returncode != 0
+    assert "LeaseholdQueueStuck" in told.stdout + told.stderr
