@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,6 +90,12 @@ def test_an_engine_that_is_not_there(leasehold: Command) -> None:
     result = leasehold("chaos", "--on", "redis://127.0.0.1:1/0", "--json")
     assert result.returncode == 78
     assert result.stderr.count("\n") == 1
+
+
+def test_it_does_without_what_only_tests_need() -> None:
+    """Whoever installs Leasehold alone has no pytest."""
+    words = "import sys; sys.modules['pytest'] = None; import leasehold.chaos.worker, leasehold.cli.chaos_shown"
+    subprocess.run([sys.executable, "-c", words], check=True)
 
 
 def test_a_password_is_nowhere_in_the_answer(leasehold: Command) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,60 +13,12 @@ from tests.cli.tool import lives, wait_for
 from leasehold.chaos.addresses import addresses, no_proxies, with_addresses
 from leasehold.chaos.crew import Crew, WorkerEnded
 from leasehold.chaos.marks import Marks
-from leasehold.chaos.running import Outcome, Plan, Run, run
+from leasehold.chaos.running import Plan, Run, run
 from leasehold.chaos.schedule import strikes
-from leasehold.chaos.servers import started
-from leasehold.chaos.site import Server
 from leasehold.chaos.worker import Settings
 from leasehold.errors import EngineUnavailable, Misuse, NotSupported
 
 TTL = 1.0
-Engine = AbstractContextManager[tuple[str, list[Server]]]
-
-# One line an engine: which workload, and which faults. Every fault strikes in each run, within a few seconds.
-MATRIX = [
-    ("sqlite", "bank", ("pause-in-gap", "kill")),
-    ("redis", "register", ("partition", "engine-restart")),
-    ("postgresql", "counter", ("pause-in-gap", "engine-pause")),
-]
-
-
-@contextmanager
-def engine(name: str, folder: Path) -> Iterator[tuple[str, list[Server]]]:
-    if name == "sqlite":
-        yield f"sqlite:///{folder}/leases.db", []
-        return
-    servers = folder / "servers"
-    servers.mkdir()
-    with started(name, servers) as (url, own):
-        yield url, own
-
-
-def until_all_struck(plan: Plan, folder: Path, servers: list[Server]) -> Outcome:
-    """Run until every fault has struck somebody; a machine that is busy needs more time for that."""
-    struck: list[dict[str, int]] = []
-    for attempt in range(5):
-        place = folder / f"run-{attempt}"
-        place.mkdir()
-        outcome = run(plan, place, servers)
-        struck.append(outcome.struck)
-        if all(outcome.struck.values()):
-            return outcome
-    pytest.fail(f"not every fault has struck anybody: {struck}")
-
-
-@pytest.mark.parametrize(("name", "workload", "faults"), MATRIX, ids=[row[0] for row in MATRIX])
-def test_the_fence_loses_nothing_and_tokens_increase(
-    name: str, workload: str, faults: tuple[str, ...], tmp_path: Path
-) -> None:
-    with engine(name, tmp_path) as (url, servers):
-        plan = Plan(url, workload, faults, seconds=4.0, ttl=TTL, wait=2 * TTL, workers=3, seed=7)
-        outcome = until_all_struck(plan, tmp_path, servers)
-    verdicts = {verdict.name: verdict for verdict in outcome.verdicts}
-    for claim in ("token order", "stale writes", "lost updates"):
-        assert verdicts[claim].status == "held", verdicts[claim].violations
-    assert [event.kind for event in outcome.history if event.worker == "run"][-1] == "end"
-    assert not next(event for event in outcome.history if event.kind == "end").detail["hung"]
 
 
 def test_what_was_started_is_ended_when_a_run_is_interrupted(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold import Leasehold, LeaseLost
+from leasehold import Leasehold, LeaseLost, NotSupported
 from leasehold.chaos.servers import ENGINES, NoServer, find, started
 from leasehold.chaos.servers.redis import RedisServer
 from leasehold.chaos.servers.shim import Shim
@@ -38,7 +38,10 @@ def taken(locks: Leasehold) -> int:
         return lease.token
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+ALONE = [engine for engine in ENGINES if engine != "redlock"]
+
+
+@pytest.mark.parametrize("engine", ALONE)
 def test_a_server_serves_keeps_what_it_was_told_and_ends(engine: str, folder: Path) -> None:
     with started(engine, folder) as (url, [server]):
         pids = server.pids
@@ -129,6 +132,13 @@ def test_syncs_are_known_and_each_write_is_synced_where_that_was_asked_for(folde
         assert status.token == before
 
 
+def test_what_a_server_has_synced_is_not_known_of_most(folder: Path) -> None:
+    with started("postgresql", folder) as (_, [server]):
+        assert not server.drops_unsynced
+        with pytest.raises(NotSupported, match="a power loss cannot be made"):
+            server.drop_unsynced()
+
+
 @pytest.mark.parametrize("engine", ["postgresql", "mariadb"])  # Redis: see the faults of clocks
 def test_the_wall_clock_of_a_server_can_be_moved(engine: str, folder: Path) -> None:
     with started(engine, folder) as (url, [server]), Leasehold(url) as locks:
@@ -149,7 +159,9 @@ def test_missing_servers_say_what_would_help(folder: Path, tmp_path: Path, monke
         find("zookeeper")
     with pytest.raises(NoServer, match=r"'oracle'.*redis, valkey"), started("oracle", folder):
         pass
-    with pytest.raises(NoServer, match="stands alone"), started("redis", folder, members=3):
+    with pytest.raises(NoServer, match="stands alone"), started("postgresql", folder, members=3):
+        pass
+    with pytest.raises(NoServer, match="give it 3 members or more, not 1"), started("redlock", folder):
         pass
     program = tmp_path / "redis" / "usr" / "bin" / "redis-server"
     program.parent.mkdir(parents=True)

@@ -23,6 +23,8 @@ _PORTS: Final = {
     "postgresql+session": 5432,
     "mysql": 3306,
     "mariadb": 3306,
+    "mysql+session": 3306,
+    "mariadb+session": 3306,
     "etcd": 2379,
     "consul": 8500,
     "zookeeper": 2181,

@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from leasehold import Leasehold
+from leasehold.chaos.servers import programs
 from leasehold.chaos.servers.clusters import ConsulServer, EtcdServer, ZooKeeperServer
-from leasehold.chaos.servers.process import OwnServer
-from leasehold.chaos.servers.programs import NoServer, find
+from leasehold.chaos.servers.process import Member, OwnServer
+from leasehold.chaos.servers.programs import NoServer
 from leasehold.chaos.servers.redis import RedisServer
 from leasehold.chaos.servers.sql import MariadbServer, PostgresServer
 from leasehold.chaos.site import Server
@@ -33,10 +35,26 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "consul": ConsulServer,
     "zookeeper": ZooKeeperServer,
 }
-ENGINES: Final = tuple(_KINDS)
+_RUNS_ON: Final[Mapping[str, str]] = {
+    "redlock": "redis",
+    "postgresql+session": "postgresql",
+    "mariadb+session": "mariadb",
+}
+"""Engines that have no server of their own, and whose they use: the scheme of the URL is all that differs."""
+ENGINES: Final = (*_KINDS, *_RUNS_ON)
 """Whose servers can be started."""
-CLUSTERS: Final = ("etcd", "consul", "zookeeper")
+CLUSTERS: Final = ("etcd", "consul", "zookeeper", "redlock")
 """Those that may have several members."""
+MAJORITY: Final = 3
+"""The least number of servers of which one may be away."""
+LONGEST_TTL: Final = 5.0
+"""Of the leases of a redlock, which keeps out new servers for that long and 5 s more."""
+LET_IN_WITHIN: Final = 60.0
+
+
+def find(engine: str) -> Path:
+    """The program of an engine's server, or `NoServer`."""
+    return programs.find(_RUNS_ON.get(engine, engine))
 
 
 @contextlib.contextmanager
@@ -46,22 +64,40 @@ def started(engine: str, folder: Path, *, members: int = 1, durable: bool = True
     Everything that they write is in this folder, which must exist. `durable` is about Redis and Valkey: False syncs
     once a second, as they do by default, so that a power loss loses what was answered before.
     """
+    _check(engine, members)
+    runs_on = _RUNS_ON.get(engine, engine)
+    names = ["server"] if members == 1 else [f"server-{number}" for number in range(1, members + 1)]
+    servers: list[OwnServer] = [_KINDS[runs_on](runs_on, folder, name, durable=durable) for name in names]
+    together = [one for one in servers if isinstance(one, Member)] if members > 1 else []
+    for number, server in enumerate(together, 1):
+        server.meet(number, {one.name: one.peer for one in together})
+    try:
+        for one in servers:
+            one.prepare()
+            one.launch()
+        for one in servers:
+            one.wait()
+        url = servers[0].url_at(",".join(one.address for one in servers))
+        if engine in _RUNS_ON:
+            url = engine + url[url.index(":") :]
+        if engine == "redlock":
+            url += f"?longest_ttl={LONGEST_TTL:g}"
+            _wait_until_let_in(url)
+        yield url, [*servers]
+    finally:
+        for one in servers:
+            one.stop(hard=True)
+
+
+def _check(engine: str, members: int) -> None:
     if engine not in ENGINES:
         raise NoServer(f"a server of {quoted(engine)} cannot be started here; those of {', '.join(ENGINES)} can")
     if members != 1 and engine not in CLUSTERS:
         raise NoServer(f"a {engine} server stands alone; several members have {', '.join(CLUSTERS)}")
-    names = ["server"] if members == 1 else [f"server-{number}" for number in range(1, members + 1)]
-    servers: list[OwnServer] = [_KINDS[engine](engine, folder, name, durable=durable) for name in names]
-    if members > 1:
-        for number, server in enumerate(servers, 1):
-            server.meet(number, {one.name: one.peer for one in servers})
-    try:
-        for server in servers:
-            server.prepare()
-            server.launch()
-        for server in servers:
-            server.wait()
-        yield servers[0].url_at(",".join(one.address for one in servers)), [*servers]
-    finally:
-        for server in servers:
-            server.stop(hard=True)
+    if engine == "redlock" and members < MAJORITY:
+        raise NoServer(f"redlock is a majority of Redis servers: give it {MAJORITY} members or more, not {members}")
+
+
+def _wait_until_let_in(url: str) -> None:
+    with Leasehold(url, label="chaos") as locks, locks.lock("chaos", ttl=LONGEST_TTL, wait=LET_IN_WITHIN):
+        pass

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from leasehold.chaos.servers.process import OwnServer, free_ports, heard
+from leasehold.chaos.servers.process import Member, free_ports, heard
 
 LEAST_TTL: Final = 0.5
 """Consul's servers of a run allow sessions this short; its own limit is 10 s."""
@@ -23,7 +23,7 @@ def asked(address: str, body: Any = None) -> Any:
         return json.load(answer)
 
 
-class EtcdServer(OwnServer):
+class EtcdServer(Member):
     """One member."""
 
     asks_libc: ClassVar[bool] = False  # a Go program asks the kernel itself
@@ -70,7 +70,7 @@ class EtcdServer(OwnServer):
         return bool(status["header"]["member_id"] == status.get("leader"))
 
 
-class ConsulServer(OwnServer):
+class ConsulServer(Member):
     """One server."""
 
     asks_libc: ClassVar[bool] = False  # a Go program asks the kernel itself
@@ -131,7 +131,7 @@ class ConsulServer(OwnServer):
             return False
 
 
-class ZooKeeperServer(OwnServer):
+class ZooKeeperServer(Member):
     """One server."""
 
     def __init__(self, engine: str, folder: Path, name: str, *, durable: bool) -> None:

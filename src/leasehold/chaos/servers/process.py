@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final
 from leasehold.chaos.servers.programs import NoServer, find
 from leasehold.chaos.servers.shim import Shim, shim
 from leasehold.chaos.site import Clock, Disk
+from leasehold.errors import NotSupported
 
 ENDS_WITHIN: Final = 30.0
 
@@ -40,8 +41,6 @@ class OwnServer(ABC):
     asks_libc: ClassVar[bool] = True
     """Whether it asks libc for the time and for writes, so that a shim can answer instead."""
     drops_unsynced: bool = False
-    peer: str = ""
-    """Where the other members of its cluster find it."""
 
     def __init__(self, engine: str, folder: Path, name: str, *, durable: bool) -> None:
         """Keep everything in a folder of this name; those who sync less than they might do so unless `durable`."""
@@ -76,17 +75,16 @@ class OwnServer(ABC):
         """Make what it needs before its first start: a folder that it can write to."""
         self.own_files()
 
-    def meet(self, number: int, members: Mapping[str, str]) -> None:
-        """Learn which member of a cluster it is, and where each of them finds the others; before its first start."""
-        raise NotImplementedError(f"a {self.engine} server stands alone; number {number} of {len(members)} was meant")
-
     def leads(self) -> bool:
         """Whether it is the leader of its cluster."""
         return False
 
     def drop_unsynced(self) -> int:
         """Drop what it wrote and never synced, while it is stopped; how many bytes."""
-        raise NotImplementedError(f"what a {self.engine} server has not synced is not known here")
+        raise NotSupported(
+            f"what a {self.engine} server has not synced is not known, so a power loss cannot be made: it is known of "
+            "servers that only append to files (Redis and Valkey), on Linux with a C compiler"
+        )
 
     # Its life
 
@@ -193,6 +191,17 @@ class OwnServer(ABC):
         done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False, **self.as_user())
         if done.returncode:
             raise NoServer(f"{Path(command[0]).name} failed: {(done.stderr or done.stdout)[-500:]}")
+
+
+class Member(OwnServer):
+    """A server that can be one of several that know each other."""
+
+    peer: str = ""
+    """Where the other members of its cluster find it."""
+
+    @abstractmethod
+    def meet(self, number: int, members: Mapping[str, str]) -> None:
+        """Learn which member of a cluster it is, and where each of them finds the others; before its first start."""
 
 
 def heard(port: int, words: bytes = b"", *, to_the_end: bool = False) -> bytes:

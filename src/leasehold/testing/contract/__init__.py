@@ -1,6 +1,10 @@
 """The contract that every engine keeps."""
 
-# ruff: noqa: F403
+# ruff: noqa: E402, F403 -- assertions must be prepared before the scenarios are imported
+import pytest
+
+pytest.register_assert_rewrite("leasehold.testing.contract")
+
 from leasehold.testing.contract.fencing import *
 from leasehold.testing.contract.interruptions import *
 from leasehold.testing.contract.keeping import *
