@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.redis_server import RedisServer, running
 
 from leasehold import HolderStatus, Leasehold, NameStatus, WaiterStatus
+from leasehold.core.engine import TellsOfMany
+from leasehold.errors import EngineUnavailable
 from leasehold.roster import Findings, Roster, Scout, View
 from leasehold.roster.book import MOST_QUEUES
 from leasehold.roster.scout import LEAST_LOOKS
@@ -68,6 +73,58 @@ def test_what_a_person_sees_is_looked_at_in_each_round(many: Counting) -> None:
         looked.append(list(one.statuses))
     assert all(names[:2] == ["name-1099", "name-0007"] for names in looked)
     assert looked[2][2] == "name-0999"  # what is searched for goes before the rest of the new ones
+
+
+def calls(server: RedisServer) -> dict[str, int]:
+    """How often each command was carried out so far."""
+    told = server.ask("INFO", "commandstats").decode()
+    return {name: int(count) for name, count in re.findall(r"cmdstat_(\w+):calls=(\d+)", told)}
+
+
+def test_a_redis_server_is_asked_once_for_each_name(tmp_path: Path) -> None:
+    """The listing has to ask for each name anyway: what it hears is not asked for again."""
+    with running(RedisServer("redis", tmp_path)) as server, Leasehold(server.url, request_timeout=30) as locks:
+        server.ask("SET", "of another program", "x")
+        leases = [locks.lock(f"name-{number:04}", ttl=600).acquire() for number in range(1300)]
+        leases.append(locks.shared("shared", ttl=600).acquire())
+        locks.lock("idle").acquire().release()
+        locks.status("name-0000")  # the server knows the script
+        roster, scout = Roster(), Scout(locks)
+        before = calls(server)
+        roster.note(scout.look(["name-0007"], known=(), within=60))
+        assert calls(server)["evalsha"] - before["evalsha"] == 1301
+        assert (len(roster.rows), roster.complete, roster.totals().holders) == (1301, True, 1301)
+        roster.note(scout.look(["name-0007"], known=roster.known, within=60))  # from now on a part at a time
+        found = scout.look_at_all(lambda name: name != "shared", most=5000)
+        assert (len(found.statuses), found.listing_ended) == (1300, True)
+        leases[5].release()
+        seen = scout.look(["name-0005"], known=roster.known, within=60)
+        assert seen.statuses["name-0005"] is not None
+        assert seen.statuses["name-0005"].holders == ()
+
+
+def test_a_listing_goes_on_where_an_error_has_cut_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(RedisServer("redis", tmp_path)) as server, Leasehold(server.url, request_timeout=30) as locks:
+        leases = [locks.lock(f"name-{number:04}", ttl=600).acquire() for number in range(2500)]
+        engine = locks._desk.engine
+        assert isinstance(engine, TellsOfMany)
+        roll, asked = engine.roll, []
+
+        async def failing(*, at: str, until: float) -> tuple[list[NameStatus], str]:
+            asked.append(at)
+            if len(asked) % 2 == 0:
+                raise EngineUnavailable("it does not answer")
+            return await roll(at=at, until=until)
+
+        monkeypatch.setattr(engine, "roll", failing)
+        for within in (0, 60):  # a page at a time; all that an error lets through
+            asked.clear()
+            roster, scout = Roster(), Scout(locks)
+            while not roster.complete:
+                with contextlib.suppress(EngineUnavailable):
+                    roster.note(scout.look([], known=roster.known, within=within))
+                assert len(asked) < 50
+            assert len(roster.rows) == len(leases)
 
 
 def test_names_that_were_released_go_away(tmp_path: Path) -> None:

@@ -225,6 +225,22 @@ class TellsLosses(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsOfMany(Protocol):
+    """An engine that can tell of many names in one go, for less than what they cost one by one."""
+
+    async def roll(self, *, at: str, until: float) -> tuple[list[NameStatus], str]:
+        """Some of the names that are held or waited for, with what `status` says of them, and where to go on.
+
+        The empty text is the beginning, and the end. A name may come twice, and one that was just taken not at all.
+        """
+        ...
+
+    async def statuses(self, names: Sequence[str], *, until: float) -> list[NameStatus | None]:
+        """What `status` says of each of these names."""
+        ...
+
+
 class EngineFamily(Protocol):
     """One deployment of an engine, and how to reach it in each world."""
 

@@ -23,8 +23,13 @@ RETENTION_MS = 24 * 3600 * 1000
 HIGHEST_TOKEN = 2**53 - 1
 LONGEST_ASK_AGAIN = 75_000_000
 LARGEST_PIPELINE = 500
+KEYS_AT_A_TIME = 1000
+PIPELINE_OF_LOOKS = 100
+"""Those who only look do so in smaller pipelines, between which the server serves those who work."""
 MOST_REMEMBERED = 1024
 """Names and settings whose form for the protocol is remembered."""
+LONG_WAYS = 16
+"""So many more takes of a name that somebody else wanted go to the whole table before the shortcut is tried again."""
 NOT_OURS = frozenset({"WRONGTYPE", "LEASEHOLD"})
 """Errors that say: another program wrote to this key, so the lease is gone."""
 
@@ -77,12 +82,16 @@ class Wire(Protocol):
 class _Form(NamedTuple):
     """The parts of a take that are the same each time, as text in the protocol's form."""
 
+    idle: str
+    """Up to the holder, for a name that nobody else is known to want."""
     alone: str
     """Up to the holder, for a caller who does not wait."""
     queue: str
     """Up to the holder, for one who does."""
     terms: str
     """What follows the holder and the floor."""
+    limit: str
+    """And, where the whole table is asked, this."""
 
 
 def _microseconds(seconds: float) -> int:
@@ -98,7 +107,9 @@ class RedisEngine:
         self._family, self._wire, self._suspends = family, wire, wire.suspends
         self._address = family.facts.address
         self._takes: dict[tuple[object, ...], _Form] = {}
-        self._releases: dict[str, str] = {}
+        self._releases: dict[str, tuple[str, str]] = {}
+        self._crowded: dict[str, int] = {}
+        """Names that somebody else wanted lately, and for how many more takes they count as such."""
 
     async def take(
         self, want: Want, *, until: float, patience: float | None = None, suspect: Suspect | None = None
@@ -106,22 +117,48 @@ class RedisEngine:
         """Take the name and mint its token, or say why not; with patience, queue."""
         name, holder, ttl, mode, limit, delay, about = want
         form = self._takes.get((name, ttl, mode, limit, delay, about)) or self._take_form(want)
-        rest = f"${len(holder)}\r\n{holder}\r\n{self._family.floor_argument}{form.terms}"
+        who = f"${len(holder)}\r\n{holder}\r\n{self._family.floor_argument}{form.terms}"
+        if name in self._crowded or mode != "exclusive" or suspect is not None:
+            return await self._take_by_table(want, form, who, until=until, patience=patience, suspect=suspect)
+        request = form.idle + who
+        answer = self._wire.ask(request.encode(), until)
+        reply = await answer if self._suspends else answer
+        if type(reply) is ErrorReply:
+            reply = await self._once_more(scripts.TAKE_IDLE, request, reply, until)
+        if reply is None:  # it is not idle, and nothing was done
+            return await self._take_by_table(want, form, who, until=until, patience=patience, suspect=suspect)
+        granted = self._granted(reply, holder) if type(reply) is bytes else None
+        if granted is None:
+            raise await self._failure(reply)
+        return granted
+
+    async def _take_by_table(
+        self, want: Want, form: _Form, who: str, *, until: float, patience: float | None, suspect: Suspect | None
+    ) -> Grant | Busy:
+        """The whole script: it knows every kind of lease, and the queue."""
+        holder = want.holder
         if patience is None and suspect is None:
-            answer = self._wire.ask((form.alone + rest).encode(), until)
-            reply = await answer if self._suspends else answer
-            if type(reply) is ErrorReply:
-                reply = await self._once_more(scripts.TAKE, form.alone + rest, reply, until)
+            request = form.alone + who + form.limit
+            reply = await self._run(scripts.TAKE, request, until)
         else:
-            rest += _waiting_arguments(patience, suspect)
-            answer = self._wire.ask_to_queue(holder, (form.queue + rest).encode(), until)
+            request = form.queue + who + form.limit + _waiting_arguments(patience, suspect)
+            answer = self._wire.ask_to_queue(holder, request.encode(), until)
             reply = await answer if self._suspends else answer
             if type(reply) is ErrorReply:
-                reply = await self._once_more(scripts.TAKE_OR_QUEUE, form.queue + rest, reply, until, waiter=holder)
+                reply = await self._once_more(scripts.TAKE_OR_QUEUE, request, reply, until, waiter=holder)
         granted_or_busy = self._granted(reply, holder) if type(reply) is bytes else _busy(reply)
         if granted_or_busy is None:
             raise await self._failure(reply)
+        self._note_crowd(want.name, busy=type(granted_or_busy) is Busy)
         return granted_or_busy
+
+    def _note_crowd(self, name: str, *, busy: bool) -> None:
+        """Others want this name, so that a shortcut would only be a detour; or, for a while now, they did not."""
+        ways = LONG_WAYS if busy else self._crowded.pop(name, 0) - 1
+        if ways > 0:
+            if len(self._crowded) >= MOST_REMEMBERED:
+                self._crowded.clear()
+            self._crowded[name] = ways
 
     async def wait(self, want: Want, until: float) -> None:
         """Return when the queued asker is woken, or at `until`."""
@@ -141,14 +178,7 @@ class RedisEngine:
             self._start(scripts.RENEW, lease.name) + _pack(lease.holder, lease.token, _microseconds(lease.ttl))
             for lease in leases
         ]
-        replies = await self._ask_all(requests, until)
-        unknown = [index for index, reply in enumerate(replies) if _says(reply, "NOSCRIPT")]
-        if unknown:
-            # The first brings the script along, and the others find it there.
-            again = [requests[index] for index in unknown]
-            again[0] = scripts.RENEW.with_text(again[0])
-            for index, reply in zip(unknown, await self._ask_all(again, until), strict=True):
-                replies[index] = reply
+        replies = await self._ask_all_of(scripts.RENEW, requests, until)
         return [await self._was_renewed(lease, reply) for lease, reply in zip(leases, replies, strict=True)]
 
     async def _was_renewed(self, lease: Renewal, reply: Any) -> bool:
@@ -160,18 +190,40 @@ class RedisEngine:
 
     async def release(self, name: str, holder: str, *, until: float) -> bool:
         """Give the name back, and leave its queue."""
-        request = f"{self._releases.get(name) or self._release_form(name)}${len(holder)}\r\n{holder}\r\n"
-        answer = self._wire.ask_to_leave(holder, request.encode(), until)
-        reply = await answer if self._suspends else answer
-        if type(reply) is ErrorReply:
-            reply = await self._once_more(scripts.RELEASE, request, reply, until)
-        if type(reply) is int and reply in {0, 1}:
-            return reply == 1
-        raise await self._failure(reply)
+        alone, by_table = self._releases.get(name) or self._release_form(name)
+        who = f"${len(holder)}\r\n{holder}\r\n"
+        script, request = scripts.RELEASE_ALONE, alone + who
+        if name in self._crowded:
+            script, request = scripts.RELEASE, by_table + who
+        while True:
+            answer = self._wire.ask_to_leave(holder, request.encode(), until)
+            reply = await answer if self._suspends else answer
+            if type(reply) is ErrorReply:
+                reply = await self._once_more(script, request, reply, until)
+            if type(reply) is int and reply in {0, 1}:
+                return reply == 1
+            if reply is not None or script is scripts.RELEASE:
+                raise await self._failure(reply)
+            script, request = scripts.RELEASE, by_table + who  # somebody waits, or it is not held
 
     async def status(self, name: str, *, until: float) -> NameStatus | None:
         """Who holds and who waits."""
-        reply = await self._run(scripts.STATUS, self._start(scripts.STATUS, name), until)
+        return self._status(name, await self._run(scripts.STATUS, self._start(scripts.STATUS, name), until))
+
+    async def statuses(self, names: Sequence[str], *, until: float) -> list[NameStatus | None]:
+        """Who holds and who waits, for many names, in pipelines."""
+        found: list[NameStatus | None] = []
+        for start in range(0, len(names), PIPELINE_OF_LOOKS):
+            some = names[start : start + PIPELINE_OF_LOOKS]
+            requests = [self._start(scripts.STATUS, name) for name in some]
+            replies = await self._ask_all_of(scripts.STATUS, requests, until)
+            for name, reply in zip(some, replies, strict=True):
+                if type(reply) is ErrorReply:
+                    raise await self._failure(reply)
+                found.append(self._status(name, reply))
+        return found
+
+    def _status(self, name: str, reply: Any) -> NameStatus | None:
         try:
             return status_from(name, reply)
         except (Unreadable, ValueError):
@@ -179,32 +231,41 @@ class RedisEngine:
 
     async def names(self, *, after: str | None, limit: int, until: float) -> list[str]:
         """Names that are held or waited for, in the order of their text. Looks through all keys of the database."""
-        namespace = self._family.namespace
         heads: set[str] = set()
-        cursor = b"0"
+        cursor = "0"
         while True:
-            reply = await self._ask(command("SCAN", cursor, "MATCH", pattern_of(namespace), "COUNT", 1000), until)
-            match reply:
-                case [bytes() as cursor, list(keys)]:
-                    found = (name_in(key, namespace) for key in keys if isinstance(key, bytes))
-                    heads.update(name for name in found if name is not None and (after is None or name > after))
-                case _:
-                    raise await self._failure(reply)
-            if cursor == b"0":
-                return await self._busy_names(sorted(heads), limit, until)
+            some, cursor = await self._scan(cursor, until)
+            heads.update(name for name in some if after is None or name > after)
+            if cursor == "0":
+                return [one.name for one in await self._busy(sorted(heads), limit, until)]
 
-    async def _busy_names(self, names: list[str], limit: int, until: float) -> list[str]:
+    async def roll(self, *, at: str, until: float) -> tuple[list[NameStatus], str]:
+        """Some of these names, in no order, with who holds and who waits. Looks through as many keys at a time."""
+        names, cursor = await self._scan(at or "0", until)
+        return await self._busy(names, len(names), until), "" if cursor == "0" else cursor
+
+    async def _scan(self, cursor: str, until: float) -> tuple[list[str], str]:
+        """The names among some of the keys of the database, and the cursor of the next ones."""
+        namespace = self._family.namespace
+        reply = await self._ask(command("SCAN", cursor, "MATCH", pattern_of(namespace), "COUNT", KEYS_AT_A_TIME), until)
+        match reply:
+            case [bytes() as following, list(keys)]:
+                found = (name_in(key, namespace) for key in keys if isinstance(key, bytes))
+                return list(dict.fromkeys(name for name in found if name is not None)), following.decode("ascii")
+            case _:
+                raise await self._failure(reply)
+
+    async def _busy(self, names: list[str], limit: int, until: float) -> list[NameStatus]:
         """The first of these names that are held or waited for."""
-        busy: list[str] = []
-        for start in range(0, len(names), LARGEST_PIPELINE):
-            some = names[start : start + LARGEST_PIPELINE]
+        busy: list[NameStatus] = []
+        for start in range(0, len(names), PIPELINE_OF_LOOKS):
+            some = names[start : start + PIPELINE_OF_LOOKS]
             requests = ["*2\r\n" + _pack("GET", keys_of(self._family.namespace, name)[0]) for name in some]
-            for name, head in zip(some, await self._ask_all(requests, until), strict=True):
-                if head is None or (isinstance(head, bytes) and is_idle(head)):
-                    continue
-                status = await self.status(name, until=until)
+            heads = zip(some, await self._ask_all(requests, until), strict=True)
+            awake = [name for name, head in heads if head is not None and not (type(head) is bytes and is_idle(head))]
+            for status in await self.statuses(awake, until=until):
                 if status is not None and (status.holders or status.waiters):
-                    busy.append(name)
+                    busy.append(status)
                     if len(busy) >= limit:
                         return busy
         return busy
@@ -247,6 +308,18 @@ class RedisEngine:
         replies: list[Any] = await answer if self._suspends else answer
         return replies
 
+    async def _ask_all_of(self, script: Script, requests: list[str], until: float) -> list[Any]:
+        """The replies to requests that all run one script."""
+        replies = await self._ask_all(requests, until)
+        unknown = [index for index, reply in enumerate(replies) if _says(reply, "NOSCRIPT")]
+        if unknown:
+            # The first brings the script along, and the others find it there.
+            again = [requests[index] for index in unknown]
+            again[0] = script.with_text(again[0])
+            for index, reply in zip(unknown, await self._ask_all(again, until), strict=True):
+                replies[index] = reply
+        return replies
+
     async def _run(self, script: Script, request: str, until: float) -> Any:
         reply = await self._ask(request.encode(), until)
         return await self._once_more(script, request, reply, until) if type(reply) is ErrorReply else reply
@@ -279,8 +352,7 @@ class RedisEngine:
     def _granted(self, reply: bytes, holder: str) -> Grant | None:
         """The grant in a reply; None when it is not one, or not for this holder."""
         text, _, to = reply.partition(b" ")
-        token = self._token(text)
-        return None if token is None or to != holder.encode() else Grant(token)
+        return Grant(token) if to == holder.encode() and (token := self._token(text)) else None
 
     def _token(self, text: bytes) -> int | None:
         token = int(text) if text.isdigit() and len(text) <= 16 else 0
@@ -294,28 +366,26 @@ class RedisEngine:
 
     def _start(self, script: Script, name: str) -> str:
         """A request up to its keys."""
-        return script.by_digest + _pack(*keys_of(self._family.namespace, name))
+        return script.by_digest + _pack(*keys_of(self._family.namespace, name)[: script.keys])
 
     def _take_form(self, want: Want) -> _Form:
         if len(self._takes) >= MOST_REMEMBERED:
             self._takes.clear()
         name, _, ttl, mode, limit, delay, about = want
+        kept_ms = math.ceil((ttl + delay) * 1000) + RETENTION_MS
         form = self._takes[name, ttl, mode, limit, delay, about] = _Form(
+            self._start(scripts.TAKE_IDLE, name),
             self._start(scripts.TAKE, name),
             self._start(scripts.TAKE_OR_QUEUE, name),
-            _pack(
-                mode,
-                math.ceil((ttl + delay) * 1000) + RETENTION_MS,
-                f"{_microseconds(ttl)} {_microseconds(delay)} {about}",
-                limit,
-            ),
+            _pack(mode, kept_ms, f"{_microseconds(ttl)} {_microseconds(delay)} {about}"),
+            _pack(limit),
         )
         return form
 
-    def _release_form(self, name: str) -> str:
+    def _release_form(self, name: str) -> tuple[str, str]:
         if len(self._releases) >= MOST_REMEMBERED:
             self._releases.clear()
-        form = self._releases[name] = self._start(scripts.RELEASE, name)
+        form = self._releases[name] = self._start(scripts.RELEASE_ALONE, name), self._start(scripts.RELEASE, name)
         return form
 
 
