@@ -96,7 +96,7 @@ class EtcdEngine:
             watching.enter_context(self._family.hub.watch(*span, news))
             if not await self._listen(want, place, news, min(until, self.world.now() + SHORT_WAIT)):
                 news.patient = False
-                watching.enter_context(self._family.vigil.keep({place.session, place.home}, news))
+                watching.enter_context(self._family.vigil.keep((place.session, place.home), news))
                 watching.enter_context(self._family.hub.watch(place.key, b"", news))
                 await self._listen(want, place, news, until)
         if news.broken:
@@ -137,7 +137,7 @@ class EtcdEngine:
                 await self._hang(place, lease, self._sessions.session_for(lease.ttl, self.world.now()), until)
         now = self.world.now()
         kept: set[Session] = set()
-        for session in {place.session for _, place in asked}:
+        for session in dict.fromkeys(place.session for _, place in asked):
             if not session.over(now) and await self._requests.refresh(session, until):
                 kept.add(session)
         asked = [(lease, place) for lease, place in asked if place.session in kept]

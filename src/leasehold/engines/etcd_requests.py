@@ -26,7 +26,7 @@ class Requests:
 
     def __init__(self, wire: Wire, sessions: Sessions, address: str) -> None:
         self._wire, self._sessions, self._address = wire, sessions, address
-        self._world = wire.world
+        self.world = wire.world
 
     async def ask(
         self, method: str, request: bytes, until: float, read: Callable[[bytes], T], place: Place | None = None
@@ -75,7 +75,7 @@ class Requests:
         The request that needs the session is not sent before that; so whatever fails here, it was not carried out.
         """
         try:
-            now = self._world.now()
+            now = self.world.now()
             if session.confirmed_at is None:
                 try:
                     request = messages.lease_grant(session.id, session.seconds)
@@ -83,7 +83,7 @@ class Requests:
                     self._note_ttl(session, now, ttl)
                     return
                 except LeaseExists:  # an earlier request got there, or another thread's
-                    now = self._world.now()
+                    now = self.world.now()
             elif now < session.refresh_at(age):
                 return
             session.claim(now)
@@ -94,7 +94,7 @@ class Requests:
 
     async def keep_alive(self, session: Session, until: float) -> bool:
         """Let a session last for another TTL; False when it is over."""
-        sent_at = self._world.now()
+        sent_at = self.world.now()
         ttl = await self.ask(messages.KEEP_ALIVE, messages.lease_id(session.id), until, messages.ttl_of_lease)
         if ttl <= 0 or session.dead:
             self._sessions.bury(session)

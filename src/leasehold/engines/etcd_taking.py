@@ -27,6 +27,8 @@ NEAR: Final = 2
 """How many of the latest keys are looked at: one's own, and the one before it."""
 SPENT: Final = 1 / 2
 """The same when it is somebody's turn, or when somebody queues: others wait for that."""
+UNSEEN: Final = layout.Blockade(frozenset(), 0)
+"""What is before a key that is in the queue has not been seen yet. None would mean: nothing is."""
 
 
 class Attempt:
@@ -90,7 +92,8 @@ class Taking:
             try:
                 return await self._take(Attempt(want, place, keys, patience, until))
             except LeaseGone as error:
-                for session in {place.home, place.session, self._sessions.waiting_for(want.ttl, self._world.now())}:
+                waiting = self._sessions.waiting_for(want.ttl, self._world.now())
+                for session in dict.fromkeys((place.home, place.session, waiting)):
                     if session.confirmed_at is not None and not session.dead:
                         await self._requests.keep_alive(session, until)  # which finds out whether this one is gone
                 if not tries_left:
@@ -172,6 +175,7 @@ class Taking:
             ours = found[0] if found else None
         if ours is None or (ours.key, ours.lease) != (place.key, place.session.id):
             raise EngineError("etcd does not show the key that it has just written")
+        place.blockade = UNSEEN
         place.token = ours.created
         if not attempt.near or len(latest) < attempt.near or latest[-1].created < place.token:
             return attempt.judge(latest, outcome.revision)
@@ -210,7 +214,7 @@ class Taking:
         elif place.blockade is not None:
             conditions = [messages.if_none_created_before(*attempt.span, token)]
         self._sessions.rehome(place, attempt.want.ttl, self._world.now())
-        for session in {place.session, place.home}:
+        for session in dict.fromkeys((place.session, place.home)):
             await self._requests.confirm(session, attempt.until, min(session.ttl, attempt.want.ttl) * SPENT)
         conditions.append(messages.if_created(place.key, token))
         hang = attempt.hang(place.home)

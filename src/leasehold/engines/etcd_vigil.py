@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final, Protocol
 
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.etcd_requests import Requests
 from leasehold.engines.etcd_sessions import Session
 from leasehold.errors import EngineError
-from leasehold.worlds import boot_clock
 
 KEPT: Final = 1 / 3
 """A session that waiters hang on is kept alive whenever it has spent this share of its TTL."""
@@ -40,50 +39,58 @@ class Vigil:
         self._requests = requests
         self._lock = threading.Lock()
         self._alarm = threading.Event()
-        self._kept: dict[Session, set[Listener]] = {}
+        self._kept: dict[Session, dict[Listener, None]] = {}
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
-    def keep(self, sessions: set[Session], listener: Listener) -> Iterator[None]:
+    def keep(self, sessions: Collection[Session], listener: Listener) -> Iterator[None]:
         """Keep these sessions alive while in the block."""
         try:
             with self._lock:
-                is_new = not sessions <= self._kept.keys()
+                is_new = any(session not in self._kept for session in sessions)
                 for session in sessions:
-                    self._kept.setdefault(session, set()).add(listener)
-                if self._thread is None or not self._thread.is_alive():  # one that was interrupted never started
-                    self._thread = threading.Thread(target=self._run, name="leasehold-etcd-sessions", daemon=True)
-                    self._thread.start()
+                    self._kept.setdefault(session, {})[listener] = None
+                self._see_to_it()
             if is_new:
-                self._alarm.set()
+                self._call()
             yield
         finally:
             with self._lock:
                 for session in sessions:
-                    listeners = self._kept.get(session, set())
-                    listeners.discard(listener)
+                    listeners = self._kept.get(session, {})
+                    listeners.pop(listener, None)
                     if not listeners:
                         self._kept.pop(session, None)
+
+    def _see_to_it(self) -> None:
+        """Have somebody look after them; called with the lock held."""
+        if self._thread is None or not self._thread.is_alive():  # one that was interrupted never started
+            self._thread = threading.Thread(target=self._run, name="leasehold-etcd-sessions", daemon=True)
+            self._thread.start()
+
+    def _call(self) -> None:
+        """There is something new to look after."""
+        self._alarm.set()
 
     def _run(self) -> None:
         requests = self._requests()
         while True:
-            look_at = self._look_after_all(requests)
-            was_called = self._alarm.wait(max(look_at - boot_clock(), 0.0))
+            look_at = run_blocking(self._look_after_all(requests))
+            was_called = self._alarm.wait(max(look_at - requests.world.now(), 0.0))
             self._alarm.clear()
             with self._lock:
                 if not was_called and not self._kept:
                     self._thread = None
                     return
 
-    def _look_after_all(self, requests: Requests) -> float:
+    async def _look_after_all(self, requests: Requests) -> float:
         """Do what is due; returns when to look again."""
         with self._lock:
             kept = {session: list(listeners) for session, listeners in self._kept.items()}
         shortest = min((session.ttl for session in kept), default=LINGERS)
-        look_at = boot_clock() + LINGERS
+        look_at = requests.world.now() + LINGERS
         for session, listeners in kept.items():
-            now = boot_clock()
+            now = requests.world.now()
             if session.over(now):
                 for listener in listeners:
                     listener.ended()
@@ -91,6 +98,6 @@ class Vigil:
             if now >= session.refresh_at(session.ttl * KEPT):
                 session.claim(now)
                 with contextlib.suppress(EngineError):  # tried again soon; and if it stays so, the session is over
-                    run_blocking(requests.refresh(session, now + shortest * ONE_REQUEST))
+                    await requests.refresh(session, now + shortest * ONE_REQUEST)
             look_at = min(look_at, session.refresh_at(session.ttl * KEPT))
         return look_at

@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from leasehold.sim.mutations import MUTATIONS
-from leasehold.sim.plan import BEYOND, WITHIN
+from leasehold.sim.engine_mutations import mutations_of
+from leasehold.sim.plan import BEYOND, ELSEWHERE, TABLE, WITHIN
 from leasehold.sim.runner import PROPERTIES, Tally, explore, first_caught, run
+from leasehold.sim.sites import KINDS
 from leasehold.sim.timeline import draw
 
 EXAMPLES = """\
@@ -26,6 +27,8 @@ examples:
       the same with a bug planted
   python -m leasehold.sim --hunt
       plant every bug in turn, and see which judge catches it
+  python -m leasehold.sim --engine etcd --histories 2000
+      the same with the etcd engine's own code before a model of etcd
 """
 MOST_SHOWN = 10
 
@@ -46,8 +49,9 @@ def parser() -> argparse.ArgumentParser:
     cores = os.cpu_count() or 1
     made.add_argument("--jobs", type=_positive, default=cores, metavar="N", help="processes (default: all cores)")
     made.add_argument(
-        "--mutation", choices=sorted(MUTATIONS), metavar="NAME", help="plant a bug; --hunt shows the names"
+        "--engine", choices=sorted(KINDS), default=TABLE.engine, help=f"whose code to run (default: {TABLE.engine})"
     )
+    made.add_argument("--mutation", metavar="NAME", help="plant a bug; --hunt shows the names")
     made.add_argument("--all", action="store_true", help="with --seed: tell the whole story, not only a part")
     return made
 
@@ -62,14 +66,17 @@ def _positive(text: str) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit code is 1 when a claim is broken (or, in a hunt, a bug is not caught)."""
     asked = parser().parse_args(arguments)
+    if asked.mutation is not None and asked.mutation not in mutations_of(asked.engine):
+        parser().error(f"--mutation: {asked.mutation!r} is no bug of the engine {asked.engine}; --hunt shows the names")
     console = Console(highlight=False)
     if asked.seed is not None:
-        history, violations = run(asked.seed, asked.mutation)
+        history, violations = run(asked.seed, asked.mutation, asked.engine)
         draw(console, history, violations, mutation=asked.mutation, everything=asked.all)
         return 1 if violations else 0
     if asked.hunt:
-        return _hunt(console)
-    return _explore(console, range(asked.first, asked.first + asked.histories), asked.jobs, asked.mutation)
+        return _hunt(console, asked.engine)
+    seeds = range(asked.first, asked.first + asked.histories)
+    return _explore(console, seeds, asked.engine, asked.jobs, asked.mutation)
 
 
 def _progress(console: Console) -> Progress:
@@ -85,7 +92,7 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _explore(console: Console, seeds: range, jobs: int, mutation: str | None) -> int:
+def _explore(console: Console, seeds: range, engine: str, jobs: int, mutation: str | None) -> int:
     began = time.monotonic()
     with _progress(console) as progress:
         task = progress.add_task("histories", total=len(seeds), note="")
@@ -94,21 +101,22 @@ def _explore(console: Console, seeds: range, jobs: int, mutation: str | None) ->
             note = f"[red]{len(tally.violations)} violations" if tally.violations else ""
             progress.update(task, completed=tally.histories, note=note)
 
-        tally = explore(seeds, jobs=jobs, mutation=mutation, progress=show)
-    console.print(_summary(tally, time.monotonic() - began))
+        tally = explore(seeds, engine=engine, jobs=jobs, mutation=mutation, progress=show)
+    console.print(_summary(tally, engine, time.monotonic() - began))
     for seed in list(dict.fromkeys(seed for seed, _ in tally.violations))[:MOST_SHOWN]:
         first = next(violation for found, violation in tally.violations if found == seed)
         console.print(f"[red]✗[/] {first.judge}: {first.text}", soft_wrap=True)
-        console.print(f"  replay it:  {replay_command(seed, mutation)}", soft_wrap=True, style="bold")
+        console.print(f"  replay it:  {replay_command(seed, mutation, engine)}", soft_wrap=True, style="bold")
     return 1 if tally.violations else 0
 
 
-def replay_command(seed: int, mutation: str | None = None) -> str:
+def replay_command(seed: int, mutation: str | None = None, engine: str = TABLE.engine) -> str:
     """What to type to see a history again."""
-    return f"python -m leasehold.sim --seed {seed}" + (f" --mutation {mutation}" if mutation else "")
+    which = f" --engine {engine}" if engine != TABLE.engine else ""
+    return f"python -m leasehold.sim{which} --seed {seed}" + (f" --mutation {mutation}" if mutation else "")
 
 
-def _summary(tally: Tally, seconds: float) -> Table:
+def _summary(tally: Tally, engine: str, seconds: float) -> Table:
     table = Table(show_header=False, title="what happened", title_justify="left")
     table.add_column(style="bold")
     table.add_column(justify="right")
@@ -121,7 +129,10 @@ def _summary(tally: Tally, seconds: float) -> Table:
     for kind, text in (("none", "no fence"), ("writes", "a fence on writes"), ("both", "a fence on reads and writes")):
         table.add_row("updates lost", f"{tally.updates_lost[kind]:,}", f"where there is {text}")
     table.add_section()
-    for kind, text in (WITHIN | BEYOND).items():
+    faults = KINDS[engine].traits.faults
+    for kind, text in (WITHIN | ELSEWHERE | BEYOND).items():
+        if kind not in faults:
+            continue
         count = "histories" if kind in PROPERTIES else "times"
         table.add_row(kind, f"{tally.faults[kind]:,}", f"{count}: {text}" + (" (beyond)" if kind in BEYOND else ""))
     table.add_section()
@@ -130,13 +141,13 @@ def _summary(tally: Tally, seconds: float) -> Table:
     return table
 
 
-def _hunt(console: Console) -> int:
-    missed = 0
+def _hunt(console: Console, engine: str) -> int:
+    missed, mutations = 0, mutations_of(engine)
     with _progress(console) as progress:
-        task = progress.add_task("bugs", total=len(MUTATIONS), note="")
-        for mutation in MUTATIONS.values():
+        task = progress.add_task("bugs", total=len(mutations), note="")
+        for mutation in mutations.values():
             progress.update(task, advance=1, note=mutation.name)
-            found = first_caught(mutation.name, range(1000))
+            found = first_caught(mutation.name, range(1000), engine)
             if found is None:
                 missed += 1
                 console.print(f"[red]✗[/] {mutation.name}: not caught in 1,000 histories", soft_wrap=True)

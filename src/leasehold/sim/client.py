@@ -7,18 +7,18 @@ from random import Random
 
 from leasehold import keeping
 from leasehold.core.acquire import GRACE, SHORTEST_REQUEST, Attempt
+from leasehold.core.engine import TellsLosses
 from leasehold.core.held import Held
 from leasehold.core.keeper import Keeper
 from leasehold.desk import Desk, L, MakeLease
 from leasehold.lease import AsyncLease, LeaseView
 from leasehold.lock import AsyncLock, AsyncSeveral
 from leasehold.settings import Terms
-from leasehold.sim.engine import SimFamily
 from leasehold.sim.history import Began, Done, Ended, Event, Got, Moved, Told
 from leasehold.sim.network import Network
 from leasehold.sim.record import CRASHED
 from leasehold.sim.scheduler import Process, Scheduler
-from leasehold.sim.server import SimServer
+from leasehold.sim.site import Site
 from leasehold.sim.world import Clock, SimAlarm, SimWorld
 
 
@@ -33,6 +33,8 @@ class SimKeeping(keeping.KeeperThread):
         client = self._client
         keeper = Keeper(client.world, lambda: SimAlarm(client.world), client.tell)
         engine = client.family.asyncio()
+        if isinstance(engine, TellsLosses):
+            engine.when_lost(keeper.revoked)
         spawn, process = client.scheduler.spawn, client.process
         spawn(keeper.watch_deadlines(), process, "deadlines")
         spawn(keeper.renew(engine), process, "renewals")
@@ -65,6 +67,8 @@ class SimDesk(Desk):
     def attempt(self, terms: Terms) -> Attempt:
         """A fresh attempt."""
         attempt = super().attempt(terms)
+        # What people are told of an attempt is shown by every engine; here it says whose it is, for the judges.
+        attempt.want = attempt.want._replace(about=attempt.want.holder)
         self._client.began(attempt, terms)
         return attempt
 
@@ -97,7 +101,7 @@ class Client:
         clock: Clock,
         rng: Random,
         network: Network,
-        server: SimServer,
+        site: Site,
         events: list[Event],
         request_timeout: float,
     ) -> None:
@@ -105,7 +109,7 @@ class Client:
         self.process = Process(label)
         self.process.look = self.look
         self.world = SimWorld(self.scheduler, self.process, clock, rng, number)
-        self.family = SimFamily(self.world, network, server)
+        self.family = site.family(self.world)
         self.keeping = SimKeeping(self)
         self.desk = SimDesk(self, request_timeout)
         self._events = events

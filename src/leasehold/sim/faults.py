@@ -83,7 +83,7 @@ class Faults:
         self._note("cut", who, until, "all its connections" if len(links) > 1 else links[0].address)
         for link in links:
             link.cut = True
-            self._scheduler.call_at(until, setattr, link, "cut", False)
+            self._scheduler.call_at(until, self._sim.network.mend, link)
 
     def _fail(self, link: Link) -> float:
         """The network of a client fails, and the last reply that gets through is late."""
@@ -171,13 +171,19 @@ class Faults:
         until = self._end_of(self._rng.choice((0.05, 0.3, 1.5)) * self._ttl)
         self._note(kind, "server", until)
         self._sim.server.stop(wipe=wipe)
-        self._scheduler.call_at(until, setattr, self._sim.server, "down", False)
+        self._scheduler.call_at(until, self._sim.server.start)
 
     def _restart(self) -> None:
         self._stop("restart", wipe=False)
 
     def _wipe(self) -> None:
         self._stop("wipe", wipe=True)
+
+    def _election(self) -> None:
+        until = self._end_of(self._ttl * (0.1 + self._rng.random()))
+        self._note("election", "server", until)
+        self._sim.server.lose_leader()
+        self._scheduler.call_at(until, self._sim.server.elect)
 
     def _stall(self) -> None:
         server = self._sim.server

@@ -41,6 +41,22 @@ class Mutation:
     edits: Callable[[], list[Edit]]
 
 
+def registrar(
+    into: dict[str, Mutation],
+) -> Callable[..., Callable[[Callable[[], list[Edit]]], Callable[[], list[Edit]]]]:
+    """A decorator for functions that are one bug each: named by the function, told by its docstring."""
+
+    def caught_by(*judges: str) -> Callable[[Callable[[], list[Edit]]], Callable[[], list[Edit]]]:
+        def register(edits: Callable[[], list[Edit]]) -> Callable[[], list[Edit]]:
+            name = edits.__name__.replace("_", "-")
+            into[name] = Mutation(name, " ".join((edits.__doc__ or "").split()), judges, edits)
+            return edits
+
+        return register
+
+    return caught_by
+
+
 @contextmanager
 def planted(mutation: Mutation) -> Iterator[None]:
     """Run the body with the bug in place."""

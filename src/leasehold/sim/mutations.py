@@ -6,14 +6,13 @@ in the wild.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from leasehold import lock
 from leasehold.core import acquire, held, keeper, several, table
 from leasehold.fences import rule
 from leasehold.sim import engine, resources, world
-from leasehold.sim.mutating import Edit, Mutation, edit
+from leasehold.sim.mutating import Edit, Mutation, edit, registrar
 
 if TYPE_CHECKING:
     from leasehold.core.engine import Want
@@ -22,13 +21,7 @@ if TYPE_CHECKING:
 MUTATIONS: dict[str, Mutation] = {}
 
 
-def _caught_by(*judges: str) -> Callable[[Callable[[], list[Edit]]], Callable[[], list[Edit]]]:
-    def register(edits: Callable[[], list[Edit]]) -> Callable[[], list[Edit]]:
-        name = edits.__name__.replace("_", "-")
-        MUTATIONS[name] = Mutation(name, " ".join((edits.__doc__ or "").split()), judges, edits)
-        return edits
-
-    return register
+_caught_by = registrar(MUTATIONS)
 
 
 # The lease table.
@@ -264,12 +257,12 @@ def loss_not_latched() -> list[Edit]:
     return [
         edit(held.Held.renewed, ("if not self.live:", "if self.ended is not None:")),
         edit(
-            held.Held.lost,
+            held.Held.live,
             (
                 "if self.ended is None:\n        if self.world.now() >= self.valid_until:",
                 (
                     "if self.ended is None:\n        if self.world.now() >= self.valid_until:\n"
-                    "            return True\n        if False:"
+                    "            return False\n        if False:"
                 ),
             ),
         ),

@@ -12,6 +12,8 @@ QUICKEST = 0.0004
 USUAL = 0.004
 LONGEST_DELAY = 3.0
 LATEST_DUPLICATE = 6.0
+SENT_AGAIN = 0.2
+"""After how long at least a lost packet is sent again."""
 
 BROKEN = object()
 """What a request is answered with when its connection breaks."""
@@ -31,7 +33,7 @@ class Listener(Protocol):
 class Link:
     """One connection of a process to the server. It is re-established by the next request after it broke."""
 
-    __slots__ = ("address", "cut", "epoch", "listener", "pending", "process")
+    __slots__ = ("address", "cut", "epoch", "held", "latest", "listener", "pending", "process")
 
     def __init__(self, process: Process, address: str) -> None:
         self.process, self.address = process, address
@@ -40,6 +42,10 @@ class Link:
         """Which connection this is: a reply to an earlier one finds nobody."""
         self.pending: dict[Task, int] = {}
         self.listener: Listener | None = None
+        self.latest: float | None = None
+        """When the latest request arrives, where requests overtake each other only on a bad day; else None."""
+        self.held: list[tuple[Channel, tuple[object, ...]]] = []
+        """What was sent in order while the connection was cut; it is sent again until it gets through."""
 
 
 class Network:
@@ -66,7 +72,17 @@ class Network:
         """From now on the network is a good one."""
         self.delays = self.losses = self.duplicates = self.deaf = self.failing = 0.0
         for link in self.links:
-            link.cut = False
+            self.mend(link)
+
+    def mend(self, link: Link) -> None:
+        """A cut is over: what is sent in order gets through now, unless somebody has given up the connection."""
+        link.cut = False
+        held, link.held = link.held, []
+        if held and self.rng.random() < 0.5:
+            self.break_link(link)
+            return
+        for channel, message in held:
+            channel.send(*message)
 
     def delay(self) -> float:
         """How long the next message takes."""
@@ -82,6 +98,8 @@ class Network:
         lost = link.cut or (self.losses and chance() < self.losses)
         if not lost:
             at = scheduler.now + self.delay()
+            if link.latest is not None and not self.delays:
+                link.latest = at = max(at, link.latest)
             scheduler.call_at(at, self.arrive, link, link.epoch, operation, task, task.turn)
         if self.duplicates and not link.cut and chance() < self.duplicates:
             at = min(scheduler.now + chance() * LATEST_DUPLICATE, self.until)
@@ -116,3 +134,53 @@ class Network:
         for task, turn in link.pending.items():
             scheduler.call_at(scheduler.now + QUICKEST, scheduler.resume, task, turn, BROKEN)
         scheduler.call_at(scheduler.now + QUICKEST, self._woken, link, link.epoch, None)
+
+
+class Channel:
+    """One direction of a connection that delivers everything in order, or breaks: as TCP does, and what is built on it.
+
+    A message that gets lost is sent again by the system below, so that it and all that follow are late.
+    """
+
+    __slots__ = ("_backlog", "_deliver", "_epoch", "_latest", "_network", "_to_process", "link")
+
+    def __init__(self, network: Network, link: Link, deliver: Callable[..., object], *, to_process: bool) -> None:
+        """`deliver` is called at the other end; `to_process`: that is the client, who may be paused or dead."""
+        self._network, self.link, self._deliver = network, link, deliver
+        self._to_process, self._epoch, self._latest = to_process, link.epoch, 0.0
+        self._backlog: list[tuple[object, ...]] = []
+
+    def send(self, *message: object) -> None:
+        """Send a message; into a broken connection, in vain."""
+        network, link = self._network, self.link
+        if link.epoch != self._epoch:
+            return
+        if link.cut:
+            link.held.append((self, message))
+            return
+        late = 0.0
+        if network.losses and network.rng.random() < network.losses:
+            late = min(SENT_AGAIN * (1.0 + 4.0 * network.rng.random()), max(network.until - network.scheduler.now, 0.0))
+        # Equal times are in the order of sending.
+        self._latest = max(self._latest, network.scheduler.now + network.delay() + late)
+        network.scheduler.call_at(self._latest, self._arrive, message)
+
+    def _arrive(self, message: tuple[object, ...]) -> None:
+        process = self.link.process
+        if self.link.epoch != self._epoch or (self._to_process and process.dead):
+            return
+        if self._to_process and (process.paused or self._backlog):
+            if not self._backlog:
+                process.backlog.append((self._catch_up, ()))
+            self._backlog.append(message)
+            return
+        self._deliver(*message)
+
+    def _catch_up(self) -> None:
+        if self.link.process.paused:
+            self.link.process.backlog.append((self._catch_up, ()))
+            return
+        backlog, self._backlog = self._backlog, []
+        for message in backlog:
+            if self.link.epoch == self._epoch:
+                self._deliver(*message)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 Fence = Literal["none", "writes", "both"]
 FENCES: Final[tuple[Fence, ...]] = ("none", "writes", "both")
@@ -40,12 +40,32 @@ BEYOND: Final = {
 }
 """Faults under which no lease can exclude; what is claimed of tokens and fences still holds."""
 
+ELSEWHERE: Final = {
+    "election": "the cluster has no leader for a while, and then another one",
+}
+"""Faults that only some systems can have; everything is claimed under them, too."""
+
 QUIET: Final = frozenset({"drift", "interrupt"})
 """Faults that do not change who comes first, nor keep anybody from giving back."""
 
 
 LAST_WAIT = 120.0
 """How patient everybody is in the end: far longer than it may take."""
+
+
+class Traits(NamedTuple):
+    """What can be asked of an engine, and what can happen to it."""
+
+    engine: str
+    faults: frozenset[str] = frozenset(WITHIN | BEYOND)
+    ttls: tuple[float, ...] = (0.6, 1.2, 2.4)
+    lock_delays: tuple[float, ...] = (0.0, 0.0, 0.5, 1.5)
+    permits: tuple[int, ...] = (0, 0, 2, 3)
+    sharing: tuple[float, ...] = (0.0, 0.0, 0.4)
+
+
+TABLE: Final = Traits("table")
+"""The simulator's own engine: the lease table behind a network that knows no connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +91,7 @@ class Plan:
     fence: Fence
     """The kind of fence that most of the resources have which are used."""
     faults_end: float
+    engine: str = TABLE.engine
 
     @property
     def longest_ttl(self) -> float:
@@ -78,36 +99,37 @@ class Plan:
         return self.ttl * 1.5
 
 
-def draw(seed: int) -> Plan:
+def draw(seed: int, traits: Traits = TABLE) -> Plan:
     """The plan of a seed."""
     rng = Random(seed)
     names = ("a", "b")[: rng.choice((1, 1, 2))]
-    ttl = rng.choice((0.6, 1.2, 2.4))
+    ttl = rng.choice(traits.ttls)
     workers = tuple(rng.choice((1, 1, 2)) for _ in range(rng.choice((2, 3, 3, 4))))
     return Plan(
-        kinds=_kinds(rng),
+        kinds=_kinds(rng, traits.faults),
         workers=workers,
         names=names,
-        permits=rng.choice((0, 0, 2, 3)),
-        sharing=rng.choice((0.0, 0.0, 0.4)),
+        permits=rng.choice(traits.permits),
+        sharing=rng.choice(traits.sharing),
         several=0.3 if len(names) > 1 and rng.random() < 0.6 else 0.0,
         renewing=rng.choice((0.3, 0.7, 1.0)),
         ttl=ttl,
-        lock_delay=rng.choice((0.0, 0.0, 0.5, 1.5)),
+        lock_delay=rng.choice(traits.lock_delays),
         fence=rng.choice(FENCES),
         request_timeout=rng.choice((0.3, 1.0, 2.0)),
         faults_end=max(8.0, ttl * (4.0 + 4.0 * rng.random())),
+        engine=traits.engine,
     )
 
 
-def _kinds(rng: Random) -> tuple[str, ...]:
+def _kinds(rng: Random, possible: frozenset[str]) -> tuple[str, ...]:
     character = rng.random()
     if character < 0.1:
         return ()
     if character < 0.2:
         return ("drift", "interrupt")
-    within = rng.sample(sorted(WITHIN), rng.choice((1, 2, 3, 3, 4, 5, 6, 8)))
+    within = rng.sample(sorted(possible - BEYOND.keys()), rng.choice((1, 2, 3, 3, 4, 5, 6, 8)))
     if character < 0.4 and "pause" not in within:
         within.append("pause")  # what the whole library is about
-    beyond = rng.sample(sorted(BEYOND), rng.choice((1, 1, 2))) if rng.random() < 0.35 else []
+    beyond = rng.sample(sorted(possible & BEYOND.keys()), rng.choice((1, 1, 2))) if rng.random() < 0.35 else []
     return tuple(sorted(within + beyond))

@@ -9,10 +9,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
+from leasehold.sim.engine_mutations import mutations_of
 from leasehold.sim.history import Fault, Got, History, Told, Touched
-from leasehold.sim.judges import Violation, judge, judge_record, lost_updates
+from leasehold.sim.judges import Violation, judge_record, lost_updates
 from leasehold.sim.mutating import planted
-from leasehold.sim.mutations import MUTATIONS
+from leasehold.sim.plan import TABLE
+from leasehold.sim.queue_judges import given, turns
 from leasehold.sim.record import Record
 from leasehold.sim.simulation import Simulation
 
@@ -47,41 +49,52 @@ class Tally:
         self.violations = sorted(self.violations + other.violations, key=lambda one: (one[0], one[1].at))
 
 
-def run(seed: int, mutation: str | None = None) -> tuple[History, list[Violation]]:
+def run(seed: int, mutation: str | None = None, engine: str = TABLE.engine) -> tuple[History, list[Violation]]:
     """One history and what the judges say of it."""
-    with planted(MUTATIONS[mutation]) if mutation else nullcontext():
-        history = Simulation(seed).run()
-    return history, judge(history)
+    with planted(mutations_of(engine)[mutation]) if mutation else nullcontext():
+        history = Simulation(seed, engine).run()
+    return history, judged(Record(history))
+
+
+def judged(record: Record) -> list[Violation]:
+    """What all judges say, those of queues among them where the engine has one."""
+    found = judge_record(record)
+    if record.plan.engine != TABLE.engine:
+        found += [*turns(record), *given(record)]
+        found.sort(key=lambda violation: violation.at)
+    return found
 
 
 def explore(
     seeds: range,
     *,
+    engine: str = TABLE.engine,
     jobs: int = 1,
     mutation: str | None = None,
     progress: Callable[[Tally], object] = lambda _tally: None,
 ) -> Tally:
     """Run all the seeds; `progress` is called now and then with what there is so far."""
     total = Tally()
-    for part in _parts(seeds, jobs, mutation):
+    for part in _parts(seeds, engine, jobs, mutation):
         total.add(part)
         progress(total)
     return total
 
 
-def first_caught(mutation: str, seeds: range) -> tuple[int, Violation] | None:
+def first_caught(mutation: str, seeds: range, engine: str = TABLE.engine) -> tuple[int, Violation] | None:
     """The first seed at which a judge who should condemns the mutation, and why; None if there is none."""
-    judges = MUTATIONS[mutation].caught_by
-    with planted(MUTATIONS[mutation]):
+    bug = mutations_of(engine)[mutation]
+    judges = bug.caught_by
+    with planted(bug):
         for seed in seeds:
-            for violation in judge(Simulation(seed).run()):
+            for violation in judged(Record(Simulation(seed, engine).run())):
                 if violation.judge in judges:
                     return seed, violation
     return None
 
 
-def _parts(seeds: range, jobs: int, mutation: str | None) -> Iterator[Tally]:
-    chunks = [(seeds[start : start + CHUNK], mutation) for start in range(0, len(seeds), CHUNK)]
+def _parts(seeds: range, engine: str, jobs: int, mutation: str | None) -> Iterator[Tally]:
+    chunks = [(seeds[start : start + CHUNK], engine, mutation) for start in range(0, len(seeds), CHUNK)]
     if jobs == 1:
         yield from map(_run_chunk, chunks)
         return
@@ -90,15 +103,15 @@ def _parts(seeds: range, jobs: int, mutation: str | None) -> Iterator[Tally]:
         yield from pool.imap_unordered(_run_chunk, chunks)
 
 
-def _run_chunk(chunk: tuple[range, str | None]) -> Tally:
-    seeds, mutation = chunk
+def _run_chunk(chunk: tuple[range, str, str | None]) -> Tally:
+    seeds, engine, mutation = chunk
     tally = Tally()
     collecting = gc.isenabled()
     gc.disable()  # a history leaves cycles; collecting them once for all is quicker
     try:
-        with planted(MUTATIONS[mutation]) if mutation else nullcontext():
+        with planted(mutations_of(engine)[mutation]) if mutation else nullcontext():
             for seed in seeds:
-                _count(tally, seed, Simulation(seed).run())
+                _count(tally, seed, Simulation(seed, engine).run())
     finally:
         if collecting:
             gc.enable()
@@ -117,7 +130,7 @@ def _count(tally: Tally, seed: int, history: History) -> None:
         tally.updates_lost[kind] += lost_updates(record, kind)
     tally.faults.update(event.kind for event in record.of(Fault))
     tally.faults.update(kind for kind in history.plan.kinds if kind in PROPERTIES)
-    tally.violations += [(seed, violation) for violation in judge_record(record)]
+    tally.violations += [(seed, violation) for violation in judged(record)]
 
 
 PROPERTIES = frozenset({"delay", "loss", "duplicate", "deaf", "drift", "wild"})

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from leasehold.core import table
 from leasehold.core.engine import Busy, Grant, Incumbent, Renewal, Suspect, Want
 from leasehold.sim.history import Event, Freed, Granted, Left, Queued, Refused, Unqueued
+from leasehold.sim.site import Site
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leasehold.sim.network import Link, Network, Operation
-    from leasehold.sim.scheduler import Task
+    from leasehold.sim.network import Link, Network
+    from leasehold.sim.site import SimulatedFamily
+    from leasehold.sim.world import SimWorld
 
 FIRST_SECOND = 1000.0
 """What the server's clock shows in the beginning."""
@@ -31,10 +33,11 @@ class _Before(NamedTuple):
     queue: list[table.Place]
 
 
-class SimServer:
+class SimServer(Site):
     """One server that keeps leases."""
 
     def __init__(self, network: Network, events: list[Event], rate: float) -> None:
+        super().__init__(network, events, rate)
         self._network, self._scheduler, self._events = network, network.scheduler, events
         self._rate = rate
         self.shift = FIRST_SECOND
@@ -42,9 +45,12 @@ class SimServer:
         """By how much the clock was ever set back, all in all."""
         self.entries: dict[str, table.Entry] = {}
         self._listening: dict[str, Link] = {}
-        self.down = self.paused = False
-        self._backlog: list[tuple[Link, int, Operation, Task | None, int]] = []
-        network.arrive = self.arrive
+
+    def family(self, world: SimWorld) -> SimulatedFamily:
+        """The simulator's own engine, every operation of which is one request."""
+        from leasehold.sim.engine import SimFamily
+
+        return SimFamily(world, self._network, self)
 
     def clock(self) -> int:
         """The server's wall clock, in microseconds."""
@@ -58,35 +64,15 @@ class SimServer:
     def _true_time(self, clock: int) -> float:
         return (clock / 1_000_000 - self.shift) / self._rate
 
-    # Requests, as they come.
+    # Connections.
 
-    def arrive(self, link: Link, epoch: int, operation: Operation, task: Task | None, turn: int) -> None:
-        """Carry out a request and answer it; a repeated one (without a task) is not answered."""
-        if self.down or (task is not None and epoch != link.epoch):
-            return
-        if self.paused:
-            self._backlog.append((link, epoch, operation, task, turn))
-            return
-        if task is not None and not link.process.dead:
-            self._listening[link.address] = link
-        answer = operation(link)
-        if task is not None:
-            self._network.reply(link, epoch, task, turn, answer)
+    def heard_of(self, link: Link) -> None:
+        """Whoever asks by it can also be woken by it."""
+        self._listening[link.address] = link
 
-    def resume(self) -> None:
-        """End a pause and carry out what has piled up."""
-        self.paused = False
-        backlog, self._backlog = self._backlog, []
-        for request in backlog:
-            self.arrive(*request)
-
-    def stop(self, *, wipe: bool) -> None:
-        """Stop serving, for a restart; every connection breaks."""
-        self.down, self.paused = True, False
-        self._backlog.clear()
+    def stopped(self, *, wipe: bool) -> None:
+        """Nobody is listening any more; the data may survive."""
         self._listening.clear()
-        for link in self._network.links:
-            self._network.break_link(link)
         if wipe:
             for name, entry in self.entries.items():
                 self._note(_Before(name, entry.seats, entry.queue), table.Entry(), "", "wiped")

@@ -10,10 +10,10 @@ from leasehold.sim.client import Client
 from leasehold.sim.faults import Faults, clock_rates
 from leasehold.sim.history import Broke, Event, History, Left
 from leasehold.sim.network import Network
-from leasehold.sim.plan import LAST_WAIT, Plan, draw
+from leasehold.sim.plan import LAST_WAIT, TABLE, Plan, draw
 from leasehold.sim.resources import Store
 from leasehold.sim.scheduler import Process, Scheduler, Spinning, Task
-from leasehold.sim.server import SimServer
+from leasehold.sim.sites import KINDS
 from leasehold.sim.workload import Worker
 from leasehold.sim.world import Clock
 
@@ -35,15 +35,16 @@ class Host:
 class Simulation:
     """The world of one seed."""
 
-    def __init__(self, seed: int) -> None:
-        self.plan: Plan = draw(seed)
+    def __init__(self, seed: int, engine: str = TABLE.engine) -> None:
+        kind = KINDS[engine]
+        self.plan: Plan = draw(seed, kind.traits)
         self.rng = rng = Random(-1 - seed)
         self.history = History(seed, self.plan)
         events: list[Event] = self.history.events
         self.scheduler = Scheduler(self._broke)
         self.network = Network(self.scheduler, rng)
         server_rate, host_rate = clock_rates(self.plan.kinds, rng)
-        self.server = SimServer(self.network, events, server_rate)
+        self.server = kind.site(self.network, events, server_rate)
         self.store = Store(self.network, events, self.plan.names)
         self.faults = Faults(self)
         self.hosts = [
@@ -67,7 +68,7 @@ class Simulation:
             clock=host.clock,
             rng=self.rng,
             network=self.network,
-            server=self.server,
+            site=self.server,
             events=self.history.events,
             request_timeout=self.plan.request_timeout,
         )
@@ -102,7 +103,7 @@ class Simulation:
             for host in self.hosts:
                 if host.client is not None:
                     host.client.keeping.stop()
-            scheduler.run(scheduler.now + 2.2 * self.plan.longest_ttl)
+            scheduler.run(scheduler.now + 2.2 * self.plan.longest_ttl + self.server.linger)
             history.events.extend(self.server.leftovers())
         except Spinning as error:
             history.events.append(Broke(scheduler.now, "scheduler", str(error)))

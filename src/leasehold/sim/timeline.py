@@ -11,7 +11,7 @@ from rich.text import Text
 from leasehold.sim.history import History
 from leasehold.sim.judges import Violation
 from leasehold.sim.lanes import Lanes
-from leasehold.sim.plan import BEYOND, WITHIN
+from leasehold.sim.plan import BEYOND, ELSEWHERE, WITHIN
 from leasehold.sim.record import Record
 from leasehold.sim.story import Story
 
@@ -66,7 +66,7 @@ def _header(history: History, mutation: str | None) -> Panel:
         text.append("Nothing goes wrong.", style="green")
     for kind in plan.kinds:
         text.append(f"\n{kind:>10} ", style="bold red" if kind in BEYOND else "bold yellow")
-        text.append((WITHIN | BEYOND)[kind], style="default")
+        text.append((WITHIN | ELSEWHERE | BEYOND)[kind], style="default")
     title = f"seed {history.seed}" + (f", with the bug “{mutation}”" if mutation else "")
     return Panel(text, title=title, title_align="left")
 

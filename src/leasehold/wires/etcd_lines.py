@@ -179,7 +179,10 @@ class Lines:
 
     def failure(self, error: grpc.RpcError, line: Line) -> EngineError:
         """What to raise for a failed call. If the path failed, or the member, the following request goes elsewhere."""
-        code = error.code()
-        if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
+        return self.failed(error.code().name, error.details() or "", line)
+
+    def failed(self, code: str, details: str, line: Line) -> EngineError:
+        """The same, by the name of gRPC's code."""
+        if code in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}:
             self.move_on(line)
-        return failure_from(code.name, error.details() or "", f"etcd at {line.endpoint}")
+        return failure_from(code, details, f"etcd at {line.endpoint}")

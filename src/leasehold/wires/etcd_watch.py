@@ -99,16 +99,20 @@ class WatchHub:
     def _read(self, stream: _Stream) -> None:
         try:
             for answer in stream.answers:
-                news = messages.news_of(answer)
-                if news.number < 0:
-                    return  # a watch was refused, for want of a valid log-in or of permission
-                listener = stream.listeners.get(news.number)
-                if listener is not None:
-                    self._tell(listener, news)
+                if not self._hear(stream, answer):
+                    return
         except (grpc.RpcError, messages.Malformed):
             return  # whoever listens looks for itself, and meets the error there
         finally:
             self._ended(stream)
+
+    def _hear(self, stream: _Stream, answer: bytes) -> bool:
+        """Tell whom it concerns; False: a watch was refused, for want of a valid log-in or of permission."""
+        news = messages.news_of(answer)
+        listener = stream.listeners.get(news.number)
+        if listener is not None:
+            self._tell(listener, news)
+        return news.number >= 0
 
     def _tell(self, listener: Listener, news: messages.News) -> None:
         for key in news.deleted:

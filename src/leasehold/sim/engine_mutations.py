@@ -1,0 +1,20 @@
+"""All bugs that can be planted, by the engine whose code has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leasehold.sim.mutations import MUTATIONS
+from leasehold.sim.plan import TABLE
+
+if TYPE_CHECKING:
+    from leasehold.sim.mutating import Mutation
+
+
+def mutations_of(engine: str) -> dict[str, Mutation]:
+    """The bugs that can be planted in what runs when this engine is simulated."""
+    if engine == TABLE.engine:
+        return MUTATIONS
+    from leasehold.sim.etcd_mutations import ETCD_MUTATIONS
+
+    return {"etcd": ETCD_MUTATIONS}[engine]

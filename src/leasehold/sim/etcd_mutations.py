@@ -1,0 +1,98 @@
+"""Bugs that a lock on etcd can have, planted in the etcd engine."""
+
+from __future__ import annotations
+
+from leasehold.engines import etcd, etcd_requests, etcd_sessions, etcd_taking
+from leasehold.sim.mutating import Edit, Mutation, edit, registrar
+
+ETCD_MUTATIONS: dict[str, Mutation] = {}
+_caught_by = registrar(ETCD_MUTATIONS)
+
+
+@_caught_by("exclusion", "told", "given")
+def woken_is_enough() -> list[Edit]:
+    """Who is woken writes its key and believes, without looking whether its session, and so its key, still lives."""
+    return [
+        edit(
+            etcd_taking.Taking._claim,
+            ("conditions.append(messages.if_created(place.key, token))", ""),
+            ("hang = attempt.hang(place.home)", "hang, conditions = attempt.put(place.home), []"),
+        )
+    ]
+
+
+@_caught_by("exclusion", "told", "given")
+def unseen_is_free() -> list[Edit]:
+    """A waiter whose look at the queue got no answer takes it that nobody is before it."""
+    return [edit(etcd_taking.Taking._judged, ("place.blockade = UNSEEN", ""))]
+
+
+@_caught_by("exclusion", "told")
+def claim_without_looking_before() -> list[Edit]:
+    """Whose watch ended takes the name if its own key is there, whoever is before it."""
+    return [
+        edit(
+            etcd_taking.Taking._claim,
+            ("conditions = [messages.if_none_created_before(*attempt.span, token)]", "conditions = []"),
+        )
+    ]
+
+
+@_caught_by("given")
+def token_of_another_key() -> list[Edit]:
+    """The token is the revision of the key that was in the way, not of one's own."""
+    return [
+        edit(
+            etcd_taking.Taking._claim,
+            (
+                "return Grant(token, since=place.home.confirmed_at)",
+                "return Grant(place.incumbent.created if place.incumbent else token, since=place.home.confirmed_at)",
+            ),
+        )
+    ]
+
+
+@_caught_by("exclusion", "told")
+def lease_counted_from_the_take() -> list[Edit]:
+    """A lease on a session that is older than the request is believed in for a whole TTL from the request on."""
+    return [
+        edit(
+            etcd_taking.Taking._try,
+            ("return Grant(place.token, since=place.home.confirmed_at)", "return Grant(place.token)"),
+        ),
+        edit(etcd_taking.Taking._claim, ("return Grant(token, since=place.home.confirmed_at)", "return Grant(token)")),
+        edit(
+            etcd_requests.Requests.confirm,
+            ("elif now < session.refresh_at(age):", "elif now < session.refresh_at(session.ttl):"),
+        ),
+    ]
+
+
+@_caught_by("exclusion", "told")
+def session_shorter_than_the_lease() -> list[Edit]:
+    """The TTL of a session is rounded down to whole seconds."""
+    return [
+        edit(
+            etcd_sessions.Sessions._session,
+            ("kind = (waiting, math.ceil(ttl))", "kind = (waiting, math.floor(ttl))"),
+            ("Session(math.ceil(ttl))", "Session(math.floor(ttl))"),
+        )
+    ]
+
+
+@_caught_by("turns", "liveness")
+def deaf_while_the_watch_begins() -> list[Edit]:
+    """What was deleted between the look at the queue and the beginning of the watch is never heard of."""
+    return [edit(etcd._News.began, ("if revision > self._seen_at and not self.patient:", "if False:"))]
+
+
+@_caught_by("exclusion", "told", "given")
+def shared_slot() -> list[Edit]:
+    """All attempts of a client on a name use the same key: one that comes second finds itself holding."""
+    return [
+        edit(
+            etcd_sessions.Place.__init__,
+            ("self._slot = next(number for number in itertools.count() if number not in taken)", "self._slot = 0"),
+        ),
+        edit(etcd_sessions.Place.give_up, ("if not taken:", "if not taken and self._kind in self._origin.slots:")),
+    ]
