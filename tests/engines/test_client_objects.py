@@ -55,7 +55,10 @@ WEAK = {
         consul.Consul(scheme="https", verify=False),
         etcd3gw.Etcd3Client("127.0.0.1", protocol="https"),
     ],
-    "identifies itself in another way": [KazooClient("127.0.0.1:2181", auth_data=[("ip", CANARY)])],
+    "identifies itself in another way": [
+        KazooClient("127.0.0.1:2181", auth_data=[("ip", CANARY)]),
+        KazooClient("127.0.0.1:2181", sasl_options={"mechanism": "GSSAPI", "principal": CANARY}),
+    ],
     "belongs to ZooKeeper itself": [KazooClient("127.0.0.1:2181/zookeeper")],
     "a word of printable ASCII": [consul.Consul(token=f"{CANARY}\r\n")],
 }

@@ -42,7 +42,7 @@ def test_a_login_is_understood_and_never_shown() -> None:
         "zookeeper://user:sec@ret@a", "zookeeper://user:sec#ret@a", "zookeeper://user:sec/ret@a",
         "zookeeper://a?tick=0", "zookeeper://a?tick=61", "zookeeper://a?tick=-1", "zookeeper://a?tick=1&tick=2",
         "zookeeper://a?ca=x", "zookeeper://a?password=secret", "zookeepers://a?ca=/nowhere/secret.pem",
-        "zookeepers://a?other=secret", "zookeeper://a?tick",
+        "zookeepers://a?other=secret", "zookeeper://a?tick", "zookeeper://a?auth=sasl", "zookeeper://u:secret@a?auth=plain",
     ],
 )  # fmt: skip
 def test_what_cannot_be_right_is_refused_without_showing_it(url: str) -> None:

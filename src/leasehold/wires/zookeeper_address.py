@@ -28,7 +28,9 @@ class Address:
     chroot: str = ""
     """The path below which everything is kept: empty, or beginning with a slash."""
     login: Hidden | None = None
-    """``user:password``, for the scheme ``digest``."""
+    """``user:password``."""
+    sasl: bool = False
+    """Whether to log in by SASL (DIGEST-MD5); else by the scheme ``digest``, which sends the password."""
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     tick: float = DEFAULT_TICK
     """The ensemble's tickTime, in seconds: within so long a follower tells the leader whom it has heard of."""
@@ -48,11 +50,13 @@ def _address(url: str) -> Address:
     endpoints = urls.endpoints(hosts, DEFAULT_PORT, SHAPE)
     options = urls.options(query)
     tick = _tick(options.pop("tick", Hidden(DEFAULT_TICK)))
-    known = ("tick", *urls.TLS_OPTIONS) if scheme == "zookeepers" else ("tick",)
+    login = _login(userinfo)
+    sasl = _is_sasl(options.pop("auth", Hidden("digest")), login)
+    known = ("tick", "auth", *urls.TLS_OPTIONS) if scheme == "zookeepers" else ("tick", "auth")
     if not options.keys() <= set(known):
         raise Refused(f"it has an option that is not known; {scheme}:// takes {', '.join(known)}")
     tls = urls.tls(options) if scheme == "zookeepers" else None
-    return Address(endpoints, _chroot(path), _login(userinfo), tls, tick)
+    return Address(endpoints, _chroot(path), login, sasl, tls, tick)
 
 
 def _chroot(path: str) -> str:
@@ -73,6 +77,14 @@ def _login(userinfo: Hidden) -> Hidden | None:
     return Hidden(":".join(given))
 
 
+def _is_sasl(text: str, login: Hidden | None) -> bool:
+    if text not in ("digest", "sasl"):
+        raise Refused("auth is how to log in: digest (as if left out) or sasl")
+    if text == "sasl" and login is None:
+        raise Refused("auth=sasl needs a user and a password: zookeeper://user:password@host?auth=sasl")
+    return text == "sasl"
+
+
 def _tick(text: str) -> float:
     if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})?", text) or not 0 < float(text) <= _LONGEST_TICK:
         raise Refused("tick is the ensemble's tickTime in seconds, more than 0 and at most 60, as in tick=2")
@@ -91,17 +103,21 @@ def _address_from_kazoo(client: Any) -> Address:
     try:
         hosts, chroot, logins = list(client.hosts), client.chroot, set(client.auth_data)
         in_tls, files = client.use_ssl, {"ca": client.ca, "cert": client.certfile, "key": client.keyfile}
-        checks = client.verify_certs
+        checks, sasl = client.verify_certs, client._connection.sasl_options
     except AttributeError:
         raise Refused("it is no client of kazoo") from None
-    if any(scheme != "digest" for scheme, _ in logins) or len(logins) > 1:
-        raise Refused("it identifies itself in another way than by one user and password (digest)")
+    login: Hidden | None
+    if sasl and not logins and sasl.get("mechanism") == "DIGEST-MD5":
+        login = Hidden(f"{sasl.get('username', '')}:{sasl.get('password', '')}")
+    elif sasl or any(scheme != "digest" for scheme, _ in logins) or len(logins) > 1:
+        raise Refused("it identifies itself in another way than by one user and password (digest, or SASL DIGEST-MD5)")
+    else:
+        login = next((Hidden(login) for _, login in logins), None)
     if in_tls and not checks:
         raise Refused("it does not check who answers (verify_certs is off)")
-    login = next((Hidden(login) for _, login in logins), None)
     tls = urls.tls({name: path for name, path in files.items() if path}) if in_tls else None
     endpoints = tuple(Endpoint(str(host), int(port)) for host, port in hosts)
-    return Address(endpoints, _chroot(chroot.strip("/")), login, tls)
+    return Address(endpoints, _chroot(chroot.strip("/")), login, bool(sasl), tls)
 
 
 def warn_of_transport(address: Address, stacklevel: int) -> None:

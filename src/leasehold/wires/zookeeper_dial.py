@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leasehold.errors import EngineError, EngineUnavailable
 from leasehold.wires import zookeeper_messages as messages
-from leasehold.wires.redis_target import Endpoint
+from leasehold.wires.redis_target import Endpoint, Hidden
 from leasehold.wires.sockets import Sockets, tune
 from leasehold.wires.zookeeper_address import Address
 from leasehold.wires.zookeeper_errors import nonsense, refusal, unreachable
 from leasehold.wires.zookeeper_line import CHUNK, Later, Line
 from leasehold.wires.zookeeper_messages import Connected, Malformed
+from leasehold.wires.zookeeper_sasl import Exchange
 
 if TYPE_CHECKING:
     import ssl
@@ -60,7 +61,7 @@ async def _dial_endpoint(address: Address, endpoint: Endpoint, sockets: Sockets,
         try:
             await dialogue.connect(place, address.tls)
             sent_at = sockets.world.now()
-            connected = await dialogue.greet(hello, None if address.login is None else address.login.encode())
+            connected = await dialogue.greet(hello, address)
         except OSError as error:
             dialogue.sock.close()
             failure = error
@@ -109,19 +110,34 @@ class _Dialogue:
         if not await self._sockets.ready(self.sock.fileno(), to_write=to_write, until=self._until):
             raise TimeoutError
 
-    async def greet(self, hello: bytes, login: bytes | None) -> Connected:
+    async def greet(self, hello: bytes, address: Address) -> Connected:
         """Ask for the session, and log in."""
         try:
             await self._send(hello)
             connected = messages.connected_in(await self._receive())
-            if login is not None and connected.timeout > 0:
-                await self._send(messages.log_in("digest", login))
-                number, reply = messages.reply_in(await self._receive())
-                if number != messages.LET_IN or reply.error != messages.OK:
-                    raise refusal(reply.error, str(self._endpoint), "while logging in")
+            if address.login is not None and connected.timeout > 0:
+                if address.sasl:
+                    await self._log_in_by_sasl(address.login)
+                else:
+                    await self._told(messages.log_in("digest", address.login.encode()))
             return connected
         except Malformed as error:
             raise nonsense(str(self._endpoint), error) from None
+
+    async def _log_in_by_sasl(self, login: Hidden) -> None:
+        exchange = Exchange(login)
+        challenge = messages.sasl_in(await self._told(messages.sasl(b"")))
+        proof = messages.sasl_in(await self._told(messages.sasl(exchange.answer(challenge))))
+        if not exchange.accepts(proof):
+            raise nonsense(str(self._endpoint), "it does not prove that it knows the user's password")
+
+    async def _told(self, message: bytes) -> bytes:
+        """Say who one is, and return what is answered."""
+        await self._send(message)
+        number, reply = messages.reply_in(await self._receive())
+        if number != messages.LET_IN or reply.error != messages.OK:
+            raise refusal(reply.error, str(self._endpoint), "while logging in")
+        return reply.body
 
     async def _send(self, message: bytes) -> None:
         while message:

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 # What is asked for
 _CREATE2, _DELETE, _EXISTS, _GET_DATA, _SET_DATA, _SYNC = 15, 2, 3, 4, 5, 9
 _PING, _GET_CHILDREN2, _CHECK, _MULTI, _CREATE_CONTAINER, _AUTH, _CLOSE = 11, 12, 13, 14, 19, 100, -11
+_SASL = 102
 
 # What a reply's number says that it is
 EVENT: Final = -1
@@ -176,6 +177,11 @@ def log_in(scheme: str, secret: bytes) -> bytes:
     return framed(LET_IN, Request(_AUTH, _INT.pack(0) + _text(scheme) + _buffer(secret)))
 
 
+def sasl(token: bytes) -> bytes:
+    """Say who one is, one step of it; the answer brings the server's next word."""
+    return framed(LET_IN, Request(_SASL, _buffer(token)))
+
+
 def connect(*, seen: int, timeout: float, session: int, password: bytes) -> bytes:
     """Begin a session (0), or go on with one; `seen` is the latest transaction that this client knows of."""
     body = struct.pack(">iqiq", 0, seen, round(timeout * 1000), session) + _buffer(password or _NO_PASSWORD) + b"\0"
@@ -255,6 +261,11 @@ def reply_in(message: bytes) -> tuple[int, Reply]:
         raise Malformed("it ends too soon")
     number, zxid, error = _REPLY.unpack_from(message)
     return number, Reply(error, zxid, message[_REPLY.size :])
+
+
+def sasl_in(body: bytes) -> bytes:
+    """The answer to `sasl`."""
+    return _Reader(body).buffer()
 
 
 def event_in(body: bytes) -> tuple[int, str]:
