@@ -50,7 +50,7 @@ format: $(VENV)/.ready-dev  ## let ruff format and fix what it can
 	@$(BIN)/ruff check --fix
 
 bench: $(VENV)/.ready-dev servers  ## measure beside peers and the raw cost of each engine
-	@$(BIN)/leasehold bench $(BENCH_ARGS)
+	@LEASEHOLD_SERVERS=.servers $(BIN)/leasehold bench $(BENCH_ARGS)
 
 docs: $(VENV)/.ready-dev  ## build the documentation into site/
 	@$(BIN)/zensical build --clean --strict
@@ -63,7 +63,7 @@ sim: $(VENV)/.ready  ## explore N simulated histories (make sim N=100000)
 
 peers: $(VENV)/.ready-dev servers  ## put peers to the same faults as Leasehold, and make the tables of docs/peers.md
 	@$(PIP_INSTALL) --no-build-isolation --editable '.[peers]'
-	@LEASEHOLD_SERVERS=.servers $(BIN)/python -m leasehold.chaos.peers --into docs/peers.md $(PEERS_ARGS)
+	@LEASEHOLD_SERVERS=.servers $(BIN)/python -m leasehold.chaos.peers --data docs/data/peers.json --into docs/peers.md $(PEERS_ARGS)
 
 planted: $(VENV)/.ready-dev servers  ## have the chaos tester find every bug that is planted for it
 	@LEASEHOLD_PLANT_ALL=1 $(BIN)/python -m pytest -s tests/chaos/test_planted.py

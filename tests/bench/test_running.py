@@ -17,9 +17,10 @@ import pytest
 
 from leasehold import Leasehold
 from leasehold.bench import SECTIONS, contended, fencing, idle, imports, main, many, run, uncontended
-from leasehold.bench.contestants import LEASEHOLD, PYTHON_REDIS_LOCK, REDIS_PY
+from leasehold.bench.contestants import LEASEHOLD
 from leasehold.bench.crew import Crew, WorkerFailed
 from leasehold.bench.effort import QUICK, Effort, Run, Steps
+from leasehold.bench.peers import PYTHON_REDIS_LOCK, REDIS_PY
 from leasehold.bench.places import NoServer, Place, fresh_namespace, private_places, private_redis
 from leasehold.bench.resp import BareSocket, ServerSaidNo
 from leasehold.bench.results import Finding, Results, Table
@@ -152,7 +153,7 @@ def test_a_section_that_fails_does_not_take_the_others_along(
 
 
 def test_there_is_a_section_for_each_name() -> None:
-    assert set(SECTIONS) == {"uncontended", "contended", "idle", "many", "imports", "fencing", "watching"}
+    assert set(SECTIONS) == {"uncontended", "contended", "idle", "many", "imports", "fencing", "patterns", "watching"}
 
 
 # The user's own engine

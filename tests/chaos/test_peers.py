@@ -12,12 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.chaos.checkers import Verdict
-from leasehold.chaos.history import Event
 from leasehold.chaos.peers import PEERS, Peer
-from leasehold.chaos.peers.table import COLUMNS, Row, Terms, put_into, text_of
-from leasehold.chaos.run_info import RunInfo
-from leasehold.chaos.running import Outcome
 from leasehold.chaos.servers import started
 from leasehold.chaos.site import Server
 from leasehold.errors import Misuse
@@ -129,50 +124,3 @@ def test_a_peer_says_what_it_has_not_and_how_it_is_installed(monkeypatch: pytest
 
 def test_those_of_the_development_tools_are_there() -> None:
     assert {"redis-py", "python-redis-lock"} <= set(INSTALLED)
-
-
-# The table
-
-
-def test_a_row_adds_up_runs_and_shows_no_fence_without_a_token() -> None:
-    row = Row("redis-py", "kill")
-    row.add(outcome_with({"exclusive": {"overlaps": 2, "overlaps after a stop": 1}, "told": {"never told": 1}}))
-    row.add(outcome_with({"wait overrun": {"furthest beyond its wait (s)": 1.25}, "told": {"never told": 2}}))
-    row.add(outcome_with({"wait overrun": {"furthest beyond its wait (s)": 0.5}}))
-    cells = dict(zip(["library", "fault", "strikes", "grants", *COLUMNS], row.cells(), strict=True))
-    assert cells["both believed"] == "3"
-    assert cells["never told"] == "3"
-    assert cells["beyond its wait (s)"] == "1.2"
-    assert cells["lost, fenced"] == "no token"
-    assert (cells["strikes"], cells["grants"]) == ("6", "3")
-    assert Row("redis-py", "pause").cells()[-2] == "-"
-
-
-def outcome_with(figures: dict[str, dict[str, float]]) -> Outcome:
-    names = {name for name, _ in COLUMNS.values()}
-    verdicts = [Verdict(name, "", "held", 1, figures={**figures.get(name, {})}) for name in names]
-    info = RunInfo("redis", "", "redis-py", "register", ("kill",), 1, 1.0, TTL, 2, "")
-    return Outcome(info, [Event(1.0, "w1", "granted", "register", 1)], verdicts, {"kill": 2})
-
-
-def test_the_table_of_one_engine_is_replaced_in_a_page(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- runs on redis -->\nan earlier table\n<!-- end of runs on redis -->\nafter\n")
-    text = text_of(Terms(seconds=8), [Row("redis-py", "kill")])
-    put_into(page, "redis", text)
-    assert "an earlier table" not in page.read_text()
-    assert "| redis-py | kill |" in page.read_text()
-    assert "faults for 8 s a run" in page.read_text()
-    put_into(page, "redis", text)
-    assert page.read_text().startswith("before\n")
-    assert page.read_text().endswith("after\n")
-    assert page.read_text().count("| redis-py |") == 1
-    with pytest.raises(ValueError, match="it takes one"):
-        put_into(page, "etcd", text)
-
-
-def test_the_page_has_a_place_for_its_table() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "peers.md").read_text()
-    assert page.count("<!-- runs on redis -->") == page.count("<!-- end of runs on redis -->") == 1
-    assert "not seen" in page
-    assert all(name in page for name in PEERS)

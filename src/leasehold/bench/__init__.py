@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from leasehold.bench.effort import Effort, Measure, Steps
     from leasehold.bench.results import Results
 
+GOT_WORSE = 3
+"""The exit code when anything got worse than in earlier results."""
 SECTIONS = {
     "uncontended": "take + release of a free name, beside the floor of the engine and peers",
     "contended": "eight processes want one name: holder changes, fairness, hand-off",
@@ -28,6 +30,7 @@ SECTIONS = {
     "many": "10,000 leases on one keeper, 10,000 waiting tasks: memory, processor, none lost",
     "imports": "`import leasehold` beside `import redis`",
     "fencing": "a write with a fence beside the same write without",
+    "patterns": "each pattern beside the library that people use today for it",
     "watching": "what metrics cost, and that they cost nothing while nobody watches",
 }
 
@@ -37,8 +40,10 @@ examples:
   leasehold bench --quick                     the same in half a minute, with less certainty
   leasehold bench --only uncontended,imports
   leasehold bench --on redis://10.0.0.5       your own engine; only a fresh namespace is touched, and cleared
-  leasehold bench --json results.json
-  leasehold bench --render results.json       those results as Markdown
+  leasehold bench --engines all               a private server of every engine that is on this machine
+  leasehold bench --json results.json         also for programs; with --add, to what the file holds already
+  leasehold bench --against results.json      says what got worse than in those, and exits with 3 if anything did
+  leasehold bench --render results.json       those results as Markdown, or with --plots FOLDER as pictures
 """
 
 
@@ -46,29 +51,43 @@ def main(argv: list[str] | None = None) -> int:
     """Run the benchmark; returns the exit code: 0 when all of it ran, whether or not the aims were met."""
     options = _parser().parse_args(argv)
     if options.render is not None:
-        return _render(options.render, options.into)
+        return _render(options.render, options.into, options.plots)
     from leasehold.bench.effort import FULL, QUICK
+    from leasehold.bench.results import NotAResult, Results
 
     signal.signal(signal.SIGTERM, _exit_on_signal)  # what was started is ended on the way out
     try:
-        results = run(options.on, options.only, QUICK if options.quick else FULL)
+        earlier = None if options.against is None else Results.read(options.against)
+        results = run(options.on, options.only, QUICK if options.quick else FULL, engines=options.engines)
+        if options.json is not None:
+            kept = Results.read(options.json) if options.add and options.json.exists() else None
+            whole = results if kept is None else kept.followed_by(results)
+            options.json.write_text(whole.to_json(), encoding="utf-8")
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; everything that was started has been ended\n")
         return 130
-    except Misuse as error:
+    except (Misuse, NotAResult) as error:
         sys.stderr.write(f"{error}\n")
         return 64
     except (EngineError, OSError) as error:
         sys.stderr.write(f"the engine cannot be reached: {error}\n")
         return 78
-    if options.json is not None:
-        options.json.write_text(results.to_json(), encoding="utf-8")
+    return _told(results, earlier)
+
+
+def _told(results: Results, earlier: Results | None) -> int:
     from rich.console import Console
 
+    from leasehold.bench.against import compared
     from leasehold.bench.report import show
 
     show(results, Console())
-    return 1 if results.failed else 0
+    comparison = None if earlier is None else compared(earlier, results)
+    if comparison is not None:
+        sys.stdout.write(comparison.text)
+    if results.failed:
+        return 1
+    return GOT_WORSE if comparison is not None and comparison.worse else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,13 +98,30 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--on", metavar="URL", help="measure this engine instead of private ones")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--on", metavar="URL", help="measure this engine instead of private ones")
+    where.add_argument(
+        "--engines", metavar="NAMES", type=_engines, default=None, help="private ones of these; comma-separated, or all"
+    )
     parser.add_argument("--only", metavar="SECTIONS", type=_sections, default=list(SECTIONS), help="comma-separated")
     parser.add_argument("--quick", action="store_true", help="half a minute; figures are less certain")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to a file, for programs")
+    parser.add_argument("--add", action="store_true", help="with --json: keep what the file holds of other tables")
+    parser.add_argument("--against", metavar="FILE", type=Path, help="tell what got worse than in earlier results")
     parser.add_argument("--render", metavar="FILE", type=Path, help="only print earlier results as Markdown")
     parser.add_argument("--into", metavar="PAGE", type=Path, help="with --render: put them between the page's markers")
+    parser.add_argument("--plots", metavar="FOLDER", type=Path, help="with --render: draw them as SVG in this folder")
     return parser
+
+
+def _engines(text: str) -> list[str]:
+    from leasehold.bench.places import ENGINES
+
+    chosen = list(ENGINES) if text == "all" else text.split(",")
+    unknown = [name for name in chosen if name not in ENGINES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no engine {unknown[0]!r}; there are {', '.join(ENGINES)}")
+    return chosen
 
 
 def _sections(text: str) -> list[str]:
@@ -96,15 +132,17 @@ def _sections(text: str) -> list[str]:
     return [name for name in SECTIONS if name in chosen]
 
 
-def run(on: str | None, sections: list[str], effort: Effort, *, quiet: bool = False) -> Results:
+def run(
+    on: str | None, sections: list[str], effort: Effort, *, engines: Sequence[str] | None = None, quiet: bool = False
+) -> Results:
     """Measure the sections on the engine that is named, or on private ones."""
     from leasehold.bench.effort import Run
     from leasehold.bench.machine import machine, versions
-    from leasehold.bench.places import private_places, users_place
+    from leasehold.bench.places import USUAL, private_places, users_place
     from leasehold.bench.results import Results
 
     with contextlib.ExitStack() as stack:
-        places, missing = stack.enter_context(private_places() if on is None else users_place(on))
+        places, missing = stack.enter_context(private_places(engines or USUAL) if on is None else users_place(on))
         steps = stack.enter_context(_progress(quiet=quiet))
         results = Results(effort.name, machine(), versions(places), skipped=missing)
         for section in sections:
@@ -132,16 +170,19 @@ def _progress(*, quiet: bool) -> Iterator[Steps]:
         yield Steps(progress)
 
 
-def _render(path: Path, page: Path | None) -> int:
+def _render(path: Path, page: Path | None, plots: Path | None) -> int:
+    from leasehold.bench.plots import write_all
     from leasehold.bench.report import markdown, write_into
     from leasehold.bench.results import NotAResult, Results
 
     try:
         results = Results.read(path)
-        if page is None:
-            sys.stdout.write(markdown(results))
-        else:
+        if plots is not None:
+            write_all(plots, results)
+        if page is not None:
             write_into(page, results)
+        elif plots is None:
+            sys.stdout.write(markdown(results))
     except (OSError, NotAResult) as error:
         sys.stderr.write(f"cannot render {path.name}: {error}\n")
         return 1

@@ -7,19 +7,12 @@ import itertools
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from leasehold.bench.contestants import (
-    ADVISORY_LOCK,
-    FILELOCK,
-    FILELOCK_SQLITE,
-    LEASEHOLD,
-    NAMED_LOCK,
-    PYTHON_REDIS_LOCK,
-    REDIS_PY,
-    Contestant,
-)
+from leasehold.bench.contestant import Contestant
+from leasehold.bench.contestants import LEASEHOLD, peers_at
 from leasehold.bench.crew import Crew
 from leasehold.bench.effort import Run
 from leasehold.bench.figures import Spread, in_turn, jain, quantile, spread
+from leasehold.bench.peers import PYTHON_REDIS_LOCK, REDIS_PY
 from leasehold.bench.places import Place
 from leasehold.bench.results import Aim, Figure, Finding, Row, Table
 from leasehold.worlds import boot_clock
@@ -125,8 +118,7 @@ def measure(run: Run) -> Finding:
 
 
 def _lanes(run: Run, place: Place, stack: contextlib.ExitStack) -> list[Lane]:
-    peers = (PYTHON_REDIS_LOCK, REDIS_PY, FILELOCK, FILELOCK_SQLITE, ADVISORY_LOCK, NAMED_LOCK)
-    contestants = [LEASEHOLD, *(peer for peer in peers if peer.runs_on(place))]
+    contestants = [LEASEHOLD, *peers_at(place, contending=True)]
     lanes = []
     with run.steps.of(f"starting processes for {place.engine}", len(contestants)) as advance:
         for contestant in contestants:

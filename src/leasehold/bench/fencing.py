@@ -7,9 +7,9 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 
-from leasehold.bench.contestants import REDIS_PY, redis_py_client
 from leasehold.bench.effort import Run
 from leasehold.bench.figures import in_turn, quantile, spread
+from leasehold.bench.peers import REDIS_PY, redis_py_client
 from leasehold.bench.places import Place
 from leasehold.bench.results import Figure, Finding, Row, Table
 from leasehold.fences import RedisFence, SqliteFence

@@ -7,16 +7,8 @@ import dataclasses
 import time
 from dataclasses import dataclass, field
 
-from leasehold.bench.contestants import (
-    FILELOCK,
-    FILELOCK_SQLITE,
-    LEASEHOLD,
-    PATIENCE,
-    PYTHON_REDIS_LOCK,
-    REDIS_PY,
-    TTL,
-    Contestant,
-)
+from leasehold.bench.contestant import PATIENCE, TTL, Contestant
+from leasehold.bench.contestants import LEASEHOLD, peers_at
 from leasehold.bench.crew import Crew
 from leasehold.bench.effort import Run
 from leasehold.bench.places import Place, private_redis
@@ -107,9 +99,9 @@ def measure(run: Run) -> Finding:
 
 
 def _lanes(place: Place, stack: contextlib.ExitStack) -> list[Lane]:
-    peers = (PYTHON_REDIS_LOCK, REDIS_PY, FILELOCK, FILELOCK_SQLITE) if place.private else ()
+    peers = peers_at(place, contending=True) if place.private else []
     lanes = []
-    for contestant in (LEASEHOLD, *(peer for peer in peers if peer.runs_on(place))):
+    for contestant in (LEASEHOLD, *peers):
         own = place
         if place.speaks_redis and place.private:
             own = dataclasses.replace(place, on=stack.enter_context(private_redis()))

@@ -10,10 +10,35 @@ import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 
-from leasehold.bench.places import Place
+from leasehold.bench.places import OF_ITS_OWN, Place
 from leasehold.bench.resp import BareSocket
 
-PACKAGES = ("leasehold", "hiredis", "redis", "python-redis-lock", "filelock", "psycopg", "pymysql", "grpcio")
+PACKAGES = (
+    "leasehold",
+    "hiredis",
+    "redis",
+    "python-redis-lock",
+    "pottery",
+    "redlock-py",
+    "filelock",
+    "portalocker",
+    "fasteners",
+    "psycopg",
+    "PALs",
+    "sqlalchemy-dlock",
+    "pymysql",
+    "grpcio",
+    "etcd3gw",
+    "kazoo",
+    "py-consul",
+)
+NAMES = {
+    "postgresql": "PostgreSQL",
+    "mysql": "MySQL/MariaDB",
+    "etcd": "etcd",
+    "consul": "Consul",
+    "zookeeper": "ZooKeeper",
+}
 
 
 def machine() -> dict[str, str]:
@@ -35,14 +60,8 @@ def versions(places: list[Place]) -> dict[str, str]:
                 info = asked.info("server")
             name = "valkey_version" if "valkey_version" in info else "redis_version"
             found[name.removesuffix("_version").capitalize()] = info[name]
-        elif place.engine == "mysql":
-            found["MySQL/MariaDB"] = importlib.import_module("leasehold.bench.mysql").version(place)
-        elif place.speaks_postgres:
-            found["PostgreSQL"] = importlib.import_module("leasehold.bench.postgres").version(place)
-        elif place.engine == "etcd":
-            found["etcd"] = importlib.import_module("leasehold.bench.etcd").version(place)
-        elif place.engine == "zookeeper":
-            found["ZooKeeper"] = importlib.import_module("leasehold.bench.zookeeper").version(place)
+        elif place.kind in OF_ITS_OWN:
+            found[NAMES[place.kind]] = importlib.import_module(OF_ITS_OWN[place.kind]).version(place)
         elif place.engine == "sqlite":
             found["SQLite"] = sqlite3.sqlite_version
     for package in PACKAGES:

@@ -6,7 +6,7 @@ import contextlib
 import time
 
 from leasehold import Leasehold
-from leasehold.bench.contestants import TTL
+from leasehold.bench.contestant import TTL
 from leasehold.bench.crew import Crew
 from leasehold.bench.effort import Run
 from leasehold.bench.places import Place

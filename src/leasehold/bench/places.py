@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import secrets
 import shutil
 import socket
@@ -10,11 +11,12 @@ import sqlite3
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from leasehold.bench.resp import BareSocket
+from leasehold.chaos import servers
 
 SERVERS = ("redis-server", "valkey-server")
 HOW_TO_GET = (
@@ -22,6 +24,30 @@ HOW_TO_GET = (
     "or measure a server that already runs: --on redis://HOST"
 )
 STARTS_WITHIN = 10.0
+MEMORY = Path("/dev/shm")  # noqa: S108
+ENGINES = (
+    "sqlite",
+    "redis",
+    "redlock",
+    "postgresql",
+    "postgresql+session",
+    "mysql",
+    "mysql+session",
+    "etcd",
+    "consul",
+    "zookeeper",
+)
+"""Those of which private ones can be had; MariaDB stands for MySQL too."""
+USUAL = ("sqlite", "redis")
+OF_ITS_OWN = {
+    "postgresql": "leasehold.bench.postgres",
+    "mysql": "leasehold.bench.mysql",
+    "etcd": "leasehold.bench.etcd",
+    "consul": "leasehold.bench.consul",
+    "zookeeper": "leasehold.bench.zookeeper",
+}
+"""The modules that know how to clear up at a kind of place, and which version answers there. Imported when needed:
+what they import may not be installed."""
 
 
 class NoServer(Exception):
@@ -44,14 +70,14 @@ class Place:
     """Nobody else uses it, so its counters count the benchmark alone."""
 
     @property
-    def speaks_redis(self) -> bool:
-        """Whether the floor and the peers of Redis can be measured here."""
-        return self.engine in ("redis", "valkey") and "sentinel" not in self.on.partition(":")[0]
+    def kind(self) -> str:
+        """What kind of server it is, whatever Leasehold does there: it decides about the floor and the peers."""
+        return "sentinel" if "sentinel" in self.on.partition(":")[0] else self.engine.partition("+")[0]
 
     @property
-    def speaks_postgres(self) -> bool:
-        """Whether the floor of PostgreSQL can be measured here."""
-        return self.engine.partition("+")[0] == "postgresql"
+    def speaks_redis(self) -> bool:
+        """Whether it is one server of Redis."""
+        return self.kind == "redis"
 
 
 def fresh_namespace() -> str:
@@ -127,19 +153,37 @@ def _free_port() -> int:
 
 
 @contextlib.contextmanager
-def private_places() -> Iterator[tuple[list[Place], list[str]]]:
-    """A temporary file and a private server; and why there is no server, if there is none."""
+def private_places(engines: Sequence[str] = USUAL) -> Iterator[tuple[list[Place], list[str]]]:
+    """A temporary file and private servers; and why there is none of an engine, where there is none."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-bench-")))
-        places = [Place("sqlite", f"sqlite:///{folder / 'leases.db'}", fresh_namespace(), folder)]
-        missing = []
-        try:
-            url = stack.enter_context(private_redis())
-        except NoServer as reason:
-            missing.append(f"Redis: {reason}")
-        else:
-            places.append(Place("redis", url, fresh_namespace(), folder))
+        places, missing = [], []
+        for engine in engines:
+            try:
+                places.append(Place(engine, _private_url(engine, folder, stack), fresh_namespace(), folder))
+            except (NoServer, servers.NoServer) as reason:
+                missing.append(f"{engine}: {reason}")
         yield places, missing
+
+
+def _private_url(engine: str, folder: Path, stack: contextlib.ExitStack) -> str:
+    if engine == "sqlite":
+        return f"sqlite:///{folder / 'leases.db'}"
+    if engine == "redis":
+        return stack.enter_context(private_redis())
+    if engine == "redlock":
+        from leasehold.engines.redlock import initialise
+
+        members = [stack.enter_context(private_redis()) for _ in range(3)]
+        url = f"redlock://{','.join(url.removeprefix('redis://') for url in members)}"
+        initialise(url)
+        return url
+    # In memory: a disk that is slow today would drown every difference, and nobody here pulls the plug.
+    memory = MEMORY if MEMORY.is_dir() else None
+    own = stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-bench-", dir=memory))
+    server, _, session = engine.partition("+")
+    url, _ = stack.enter_context(servers.started({"mysql": "mariadb"}.get(server, server), Path(own)))
+    return f"{server}+session{url[url.index(':') :]}" if session else url
 
 
 @contextlib.contextmanager
@@ -165,22 +209,8 @@ def clear(place: Place) -> None:
         with BareSocket(place.on) as asked:
             for key in list(asked.scan(f"*{place.namespace}*")):
                 asked.ask("UNLINK", key)
-    elif place.engine == "mysql":
-        from leasehold.bench import mysql
-
-        mysql.clear(place)
-    elif place.speaks_postgres:
-        from leasehold.bench import postgres
-
-        postgres.clear(place)
-    elif place.engine == "etcd":
-        from leasehold.bench import etcd
-
-        etcd.clear(place)
-    elif place.engine == "zookeeper":
-        from leasehold.bench import zookeeper
-
-        zookeeper.clear(place)
+    elif place.kind in OF_ITS_OWN:
+        importlib.import_module(OF_ITS_OWN[place.kind]).clear(place)
     elif place.engine == "sqlite":
         from leasehold.wires.sqlite_file import lease_file
 

@@ -11,6 +11,8 @@ from typing import Any, Literal, Self, get_args
 from leasehold.bench.figures import Spread
 
 FORMAT = 1
+BY_ROW = ("many",)
+"""Sections in which each row of a table is an engine, measured by itself."""
 
 Unit = Literal["floors", "times", "us", "ms", "s", "per s", "bytes", "%", "index", ""]
 
@@ -73,6 +75,18 @@ class Table:
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
 
+    def with_rows_of(self, later: Table) -> Table:
+        """The same table with rows of a later run, which take the place of those with the same name."""
+        rows = {row.who: row for row in self.rows} | {row.who: row for row in later.rows}
+        columns = list(dict.fromkeys(self.columns + later.columns))
+        return dataclasses.replace(later, columns=columns, rows=list(rows.values()))
+
+
+def _order_of_sections(table: Table) -> int:
+    from leasehold.bench import SECTIONS
+
+    return list(SECTIONS).index(table.section) if table.section in SECTIONS else len(SECTIONS)
+
 
 @dataclass(frozen=True, slots=True)
 class Aim:
@@ -120,6 +134,27 @@ class Results:
         """Add what a section found."""
         self.tables += finding.tables
         self.aims += finding.aims
+
+    def followed_by(self, later: Results) -> Results:
+        """These results and those of a later run, of which a table takes the place of one with the same title.
+
+        A table is always of one run, in which its contestants took turns. Only where each row is an engine for itself
+        do rows of several runs make one table.
+        """
+        tables = {table.title: table for table in self.tables}
+        for table in later.tables:
+            earlier = tables.get(table.title)
+            tables[table.title] = earlier.with_rows_of(table) if earlier and table.section in BY_ROW else table
+        load, earlier_load = later.machine.get("load before", ""), self.machine.get("load before", "")
+        return Results(
+            later.effort if later.effort == self.effort else f"{self.effort}, {later.effort}",
+            later.machine | {"load before": f"{earlier_load}, {load}" if earlier_load else load},
+            self.versions | later.versions,
+            sorted(tables.values(), key=_order_of_sections),
+            list(({aim.what: aim for aim in self.aims} | {aim.what: aim for aim in later.aims}).values()),
+            list(dict.fromkeys(self.skipped + later.skipped)),
+            list(dict.fromkeys(self.failed + later.failed)),
+        )
 
     def to_json(self) -> str:
         """The results as a file; `from_json` reads it back."""

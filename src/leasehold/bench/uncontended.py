@@ -7,25 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from leasehold.bench.contestants import (
-    ADVISORY_LOCK,
-    FILELOCK,
-    FILELOCK_SQLITE,
-    LEASEHOLD,
-    LEASEHOLD_ASYNC,
-    NAMED_LOCK,
-    PYTHON_REDIS_LOCK,
-    PYTHON_REDIS_LOCK_RENEWING,
-    REDIS_PY,
-    REDIS_PY_ASYNC,
-    AsyncContestant,
-    AsyncOpened,
-    AsyncUse,
-    Use,
-    floor_of,
-)
+from leasehold.bench.contestant import AsyncContestant, AsyncOpened, AsyncUse, Use
+from leasehold.bench.contestants import LEASEHOLD, LEASEHOLD_ASYNC, async_peers_at, peers_at
 from leasehold.bench.effort import Run
 from leasehold.bench.figures import in_turn, quantile, spread
+from leasehold.bench.floors import floor_of
 from leasehold.bench.places import Place
 from leasehold.bench.results import Aim, Figure, Finding, Row, Table
 
@@ -33,11 +19,11 @@ RATIO, MIDDLE, SLOWEST = "floors (p10-p90)", "p50 µs", "p99 µs"
 FRESH = "Leasehold, a lock object for each use"
 AIMS = {
     "redis": (1.3, 2.5),
-    "valkey": (1.3, 2.5),
     "sqlite": (1.3, None),
     "postgresql": (1.3, None),
     "mysql": (1.3, None),
     "etcd": (1.3, None),
+    "consul": (1.3, None),
     "zookeeper": (1.3, None),
 }
 """For each engine, the aims of blocking and of asyncio code."""
@@ -92,21 +78,12 @@ def _lanes(place: Place, runner: asyncio.Runner) -> list[Lane]:
     """The floor first, where there is one; Leasehold, blocking and asyncio, with one lock object and many; peers."""
     lanes = []
     floor = floor_of(place)
-    peers = (
-        REDIS_PY,
-        PYTHON_REDIS_LOCK,
-        PYTHON_REDIS_LOCK_RENEWING,
-        FILELOCK,
-        FILELOCK_SQLITE,
-        ADVISORY_LOCK,
-        NAMED_LOCK,
-    )
-    for contestant in (*([floor] if floor else []), LEASEHOLD, *(peer for peer in peers if peer.runs_on(place))):
+    for contestant in (*([floor] if floor else []), LEASEHOLD, *peers_at(place, contending=False)):
         opened = contestant.open(place, "uncontended")
         lanes.append(Lane(contestant.label, _blocking(opened.again), opened.close))
         if contestant is LEASEHOLD:
             lanes.append(Lane(FRESH, _blocking(opened.fresh), lambda: None))
-    for entrant in (LEASEHOLD_ASYNC, *([REDIS_PY_ASYNC] if REDIS_PY.runs_on(place) else [])):
+    for entrant in (LEASEHOLD_ASYNC, *async_peers_at(place)):
         lanes += _async_lanes(entrant, place, runner)
     return lanes
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from leasehold import AsyncLeasehold, Lease, Leasehold
-from leasehold.bench.contestants import BY_KEY, PATIENCE
+from leasehold.bench.contestant import PATIENCE
+from leasehold.bench.contestants import BY_KEY
 from leasehold.bench.places import Place
 from leasehold.worlds import boot_clock
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
 from leasehold.chaos.leasehold_subject import LeaseholdSubject
 from leasehold.chaos.peers import PEERS
+from leasehold.chaos.peers.data import Made
 from leasehold.chaos.running import Outcome, Plan, run
 from leasehold.chaos.servers import started
 from leasehold.errors import LeaseholdError
@@ -55,25 +57,24 @@ class Row:
     grants: int = 0
     fenced: bool = False
     figures: dict[str, float] = field(default_factory=dict)
-    failure: str = ""
-    """Why there is no run to show, where there is none."""
+    failures: list[str] = field(default_factory=list)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, made: Made) -> None:
         """Count one more run."""
-        self.strikes += sum(outcome.struck.values())
-        grants = [event for event in outcome.history if event.kind == "granted"]
-        self.grants += len(grants)
-        self.fenced = self.fenced or any(event.token is not None for event in grants)
-        verdicts = {verdict.name: verdict for verdict in outcome.verdicts}
-        for column, (name, figures) in COLUMNS.items():
-            found = sum(float(verdicts[name].figures.get(one, 0)) for one in figures)
-            before = self.figures.get(column, 0.0)
+        if made.failure:
+            self.failures.append(made.failure)
+            return
+        self.strikes += made.strikes
+        self.grants += made.grants
+        self.fenced = self.fenced or made.fenced
+        for column in COLUMNS:
+            found, before = made.figures.get(column, 0.0), self.figures.get(column, 0.0)
             self.figures[column] = max(before, found) if column.endswith("(s)") else before + found
 
     def cells(self) -> list[str]:
         """As they are shown: no fence without a token, and no time where nobody died."""
-        if self.failure:
-            return [self.subject, self.fault, str(self.strikes), self.failure, *[""] * len(COLUMNS)]
+        if self.failures and not self.grants:
+            return [self.subject, self.fault, str(self.strikes), self.failures[0], *[""] * len(COLUMNS)]
         return [self.subject, self.fault, str(self.strikes), str(self.grants), *map(self._cell, COLUMNS)]
 
     def _cell(self, column: str) -> str:
@@ -93,19 +94,36 @@ def subjects_on(engine: str) -> list[str]:
     ]
 
 
-def rows(terms: Terms, tell: Callable[[str], object]) -> Iterator[Row]:
-    """Run everything; each run has a server of its own."""
-    for fault in terms.faults:
-        for subject in subjects_on(terms.engine):
-            row = Row(subject, fault)
-            for seed in terms.seeds:
-                tell(f"{subject}, {fault}, seed {seed}")
+def runs(terms: Terms, tell: Callable[[str], object]) -> Iterator[Made]:
+    """Run everything, library by library within a fault, so that noise hits all alike; each has its own server."""
+    for seed in terms.seeds:
+        for fault in terms.faults:
+            for subject in subjects_on(terms.engine):
+                tell(f"{terms.engine}: {subject}, {fault}, seed {seed}")
+                blank = Made(
+                    terms.engine, subject, fault, seed, terms.seconds, version_of(subject), f"{datetime.now(UTC):%F}"
+                )
                 try:
-                    row.add(_outcome(terms, subject, fault, seed))
+                    yield counted(blank, _outcome(terms, subject, fault, seed))
                 except LeaseholdError as error:
-                    row.failure = type(error).__name__
                     tell(str(error))
-            yield row
+                    yield replace(blank, failure=type(error).__name__)
+
+
+def counted(blank: Made, outcome: Outcome) -> Made:
+    """The figures of one outcome."""
+    grants = [event for event in outcome.history if event.kind == "granted"]
+    verdicts = {verdict.name: verdict for verdict in outcome.verdicts}
+    return replace(
+        blank,
+        strikes=sum(outcome.struck.values()),
+        grants=len(grants),
+        fenced=any(event.token is not None for event in grants),
+        figures={
+            column: round(sum(float(verdicts[name].figures.get(one, 0)) for one in figures), 3)
+            for column, (name, figures) in COLUMNS.items()
+        },
+    )
 
 
 def _outcome(terms: Terms, subject: str, fault: str, seed: int) -> Outcome:
@@ -127,27 +145,43 @@ def _outcome(terms: Terms, subject: str, fault: str, seed: int) -> Outcome:
             return run(plan, folder / "run", servers)
 
 
-def text_of(terms: Terms, made: Sequence[Row]) -> str:
-    """The table, and what was run, in Markdown."""
+def rows_of(made: Iterable[Made]) -> list[Row]:
+    """Fault by fault, Leasehold first; runs of the same library and fault make one row."""
+    rows: dict[tuple[str, str], Row] = {}
+    order = {LeaseholdSubject.name: 0} | {name: number for number, name in enumerate(PEERS, 1)}
+    for one in sorted(made, key=lambda one: (FAULTS.index(one.fault), order[one.subject], one.seed)):
+        rows.setdefault((one.fault, one.subject), Row(one.subject, one.fault)).add(one)
+    return list(rows.values())
+
+
+def text_of(made: Sequence[Made], terms: Terms) -> str:
+    """The table, and what was run, in Markdown. Of the terms, those count that a run does not remember itself."""
     heads = ["library", "fault", "strikes", "grants", *COLUMNS]
-    lines = [heads, ["---"] * len(heads), *(row.cells() for row in made)]
+    lines = [heads, ["---"] * len(heads), *(row.cells() for row in rows_of(made))]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    runs = len(made) * len(terms.seeds)
+    minutes = sum(one.seconds for one in made) / 60
     said = (
-        f"{runs} runs on {terms.engine}: workload {terms.workload}, {terms.workers} workers, TTL {terms.ttl:g} s, "
-        f"wait {terms.wait:g} s, faults for {terms.seconds:g} s a run, seeds {', '.join(map(str, terms.seeds))}. "
-        f"Versions: {', '.join(_versions(terms.engine))}."
+        f"{len(made)} runs, {minutes:.0f} minutes of faults in all: workload {terms.workload}, "
+        f"{terms.workers} workers, TTL {terms.ttl:g} s, wait {terms.wait:g} s, "
+        f"faults for {_listed(f'{one.seconds:g}' for one in made)} s a run, "
+        f"seeds {_listed(str(one.seed) for one in made)}, "
+        f"on {_listed(one.on for one in made)}. "
+        f"Versions: {_listed(f'{one.subject} {one.version}' for one in made)}."
     )
     return f"{said}\n\n{table}\n"
 
 
-def _versions(engine: str) -> Iterator[str]:
-    for name in subjects_on(engine):
-        distribution = PEERS[name].distribution.split()[0] if name in PEERS else "leasehold"
-        try:
-            yield f"{distribution} {version(distribution)}"
-        except PackageNotFoundError:
-            yield distribution
+def _listed(texts: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(sorted(texts)))
+
+
+def version_of(subject: str) -> str:
+    """The version of what is installed here."""
+    distribution = PEERS[subject].distribution.split()[0] if subject in PEERS else "leasehold"
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "of the source"
 
 
 def put_into(page: Path, engine: str, text: str) -> None:
