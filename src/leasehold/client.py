@@ -71,6 +71,11 @@ class _Client(ABC):
         """The engine, its capabilities and its guarantee, as data."""
         return self._family.facts
 
+    @property
+    def about(self) -> str:
+        """How others see this client where it holds a lease: ``label@host:pid``."""
+        return self._desk.about
+
     @abstractmethod
     def _engine(self) -> Engine:
         """The engine of this client's world."""
@@ -97,7 +102,7 @@ class _Client(ABC):
         return self._desk.engine.world.now() + self._request_timeout
 
     def _note_force_release(self, name: str, because: str, token: int) -> None:
-        watching.broken(self.facts, name, token, self._desk.about, because)
+        watching.broken(self.facts, name, token, self.about, because)
 
     def _forked(self) -> None:
         self._opening = threading.Lock()

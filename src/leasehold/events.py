@@ -134,6 +134,17 @@ class Keyed(NamedTuple):
     outcome: KeyOutcome
 
 
+class Missed(NamedTuple):
+    """Ticks of a once-only job were not done and will not be."""
+
+    scope: str
+    """``job/<name>``, as in `Keyed`."""
+    first: str
+    last: str
+    count: int
+    why: str
+
+
 class Elected(NamedTuple):
     """An instance has become the leader."""
 
@@ -150,10 +161,10 @@ class Resigned(NamedTuple):
 
 
 LeaseEvent = Granted | GaveUp | Failed | Renewed | Released | Lost | Broken | Crowded
-Event = LeaseEvent | Refused | Tried | Conflicting | Keyed | Elected | Resigned
+Event = LeaseEvent | Refused | Tried | Conflicting | Keyed | Missed | Elected | Resigned
 EVENTS: tuple[type[Event], ...] = (
     Granted, GaveUp, Failed, Renewed, Released, Lost, Broken, Crowded,
-    Refused, Tried, Conflicting, Keyed, Elected, Resigned,
+    Refused, Tried, Conflicting, Keyed, Missed, Elected, Resigned,
 )  # fmt: skip
 
 

@@ -183,6 +183,15 @@ def keyed(scope: str, key: str, outcome: KeyOutcome) -> None:
         note(Keyed(scope, key, outcome))
 
 
+def missed(scope: str, told: str, *, first: str, last: str, count: int, why: str) -> None:
+    """Ticks of a job were missed. This is said even when nobody watches."""
+    from leasehold.events import Missed
+
+    event = Missed(scope, first, last, count, why)
+    _say(event, told)
+    note(event)
+
+
 def elected(name: str, token: int) -> None:
     """An instance has become the leader."""
     if watchers:

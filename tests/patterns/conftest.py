@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
+import psycopg
+import pymysql
 import pytest
-from tests.support.mariadb_server import MariadbServer, running_mariadb
+import redis
+from tests.support.consul_server import running_consul
+from tests.support.etcd_server import running_etcd
+from tests.support.mariadb_server import PASSWORD, MariadbServer, running_mariadb
 from tests.support.postgres_server import PostgresServer, running_postgres
 from tests.support.redis_server import RedisServer, running
+from tests.support.redlock_servers import running_quorum
+from tests.support.zookeeper_server import running_zookeeper
+
+from leasehold.patterns.idempotency import RedisKeys, SqlKeys
+
+STORES = ["sqlite", "postgresql", "mysql", "redis"]
+_tables = itertools.count()
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +43,49 @@ def mariadb_server() -> Iterator[MariadbServer]:
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     with running(RedisServer("redis", tmp_path_factory.mktemp("redis"))) as server:
         yield server
+
+
+@contextlib.contextmanager
+def store_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[Any]:
+    """An empty store of keys and notes on a real server, or in a file."""
+    if kind == "redis":
+        with redis.Redis(port=request.getfixturevalue("redis_server").port) as client:
+            client.flushall()
+            yield RedisKeys(client)
+        return
+    connect: Path | Callable[[], Any] = folder / "app.db"
+    if kind == "postgresql":
+        url = request.getfixturevalue("postgres_server").url
+        connect = lambda: psycopg.connect(url)  # noqa: E731
+    elif kind == "mysql":
+        port = request.getfixturevalue("mariadb_server").port
+        connect = lambda: pymysql.connect(  # noqa: E731
+            host="127.0.0.1", port=port, user="leasehold", password=PASSWORD, database="leasehold"
+        )
+    keys = SqlKeys(connect, table=f"key_{os.getpid()}_{next(_tables)}")
+    keys.create()
+    yield keys
+    keys.close()
+
+
+@contextlib.contextmanager
+def engine_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
+    """The address of an engine for leases."""
+    engine, _, purpose = kind.partition("+")
+    with contextlib.ExitStack() as stack:
+        match engine:
+            case "sqlite":
+                yield f"sqlite:///{folder}/leases.db"
+            case "redis":
+                yield f"redis://127.0.0.1:{request.getfixturevalue('redis_server').port}/0"
+            case "redlock":
+                yield stack.enter_context(running_quorum(3)).url
+            case "etcd":
+                yield stack.enter_context(running_etcd(folder)).url
+            case "zookeeper":
+                yield stack.enter_context(running_zookeeper()).url
+            case "consul":
+                yield stack.enter_context(running_consul()).url
+            case _:
+                url: str = request.getfixturevalue(f"{engine}_server").url
+                yield url.replace("://", f"+{purpose}://", 1) if purpose else url

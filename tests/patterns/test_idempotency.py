@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -11,16 +12,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import asyncmy
 import psycopg
-import pymysql
 import pytest
-import redis
 import redis.asyncio
+from tests.patterns.conftest import STORES, store_of
 from tests.support.mariadb_server import PASSWORD
 
 from leasehold import FailedBefore, InProgress, KeyReused, Misuse, Quarantined, StaleToken
@@ -39,32 +40,12 @@ from leasehold.patterns.idempotency import (
 )
 
 _tables = itertools.count()
-STORES = ["sqlite", "postgresql", "mysql", "redis"]
 
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    if request.param == "redis":
-        server = request.getfixturevalue("redis_server")
-        with redis.Redis(port=server.port) as client:
-            client.flushall()
-            yield RedisKeys(client)
-        return
-    connect: Path | Callable[[], Any]
-    if request.param == "sqlite":
-        connect = tmp_path / "app.db"
-    elif request.param == "postgresql":
-        url = request.getfixturevalue("postgres_server").url
-        connect = lambda: psycopg.connect(url)  # noqa: E731
-    else:
-        port = request.getfixturevalue("mariadb_server").port
-        connect = lambda: pymysql.connect(  # noqa: E731
-            host="127.0.0.1", port=port, user="leasehold", password=PASSWORD, database="leasehold"
-        )
-    keys = SqlKeys(connect, table=f"key_{os.getpid()}_{next(_tables)}")
-    keys.create()
-    yield keys
-    keys.close()
+    with store_of(request.param, request, tmp_path) as store:
+        yield store
 
 
 @pytest.fixture
@@ -367,9 +348,25 @@ def test_a_killed_process_is_followed(tmp_path: Path) -> None:
     store.close()
 
 
-def test_async_callers_at_once_and_one_execution(tmp_path: Path, redis_server: Any) -> None:
-    async def run(store: Store) -> None:
-        keys, runs = AsyncIdempotency(store, scope="payments"), []
+@contextlib.asynccontextmanager
+async def async_store_of(store: Store) -> AsyncIterator[Store]:
+    """The same store for async code."""
+    if isinstance(store, SqlKeys):
+        yield InThreads(store)
+        return
+    assert isinstance(store, RedisKeys)
+    port = store._client.connection_pool.connection_kwargs["port"]
+    async with redis.asyncio.Redis(port=port) as client:
+        yield AsyncRedisKeys(client)
+
+
+def test_async_callers_at_once_and_one_execution(store: Store) -> None:
+    async def run() -> None:
+        async with async_store_of(store) as keeping:
+            await use(AsyncIdempotency(keeping, scope="payments"))
+
+    async def use(keys: AsyncIdempotency) -> None:
+        runs = []
 
         async def charge(run: AsyncRun) -> int:
             runs.append(run.token)
@@ -396,16 +393,94 @@ def test_async_callers_at_once_and_one_execution(tmp_path: Path, redis_server: A
         assert len(runs) == 3
         assert await keys.sweep() == 0
 
-    async def on_redis() -> None:
-        async with redis.asyncio.Redis(port=redis_server.port) as client:
-            await client.flushall()
-            await run(AsyncRedisKeys(client))
+    asyncio.run(run())
 
-    asyncio.run(on_redis())
-    store = SqlKeys(tmp_path / "app.db")
-    store.create()
-    asyncio.run(run(InThreads(store)))
-    store.close()
+
+def test_an_async_run_that_stalled_is_refused(store: Store) -> None:
+    async def run() -> None:
+        async with async_store_of(store) as keeping:
+            keys = AsyncIdempotency(keeping, scope="payments", lease=0.2)
+
+            async def takes_over(_run: AsyncRun) -> str:
+                return "by the second"
+
+            async def stalls(_run: AsyncRun) -> str:
+                await asyncio.sleep(0.4)
+                assert await keys.once("order-1", takes_over, wait=5) == "by the second"
+                return "by the first"
+
+            with pytest.raises(StaleToken):
+                await keys.once("order-1", stalls)
+            assert await keys.once("order-1", stalls) == "by the second"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+def test_an_async_result_commits_with_the_callers_own_transaction(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    async def connected() -> Any:
+        if kind == "postgresql":
+            return await psycopg.AsyncConnection.connect(request.getfixturevalue("postgres_server").url)
+        port = request.getfixturevalue("mariadb_server").port
+        return await asyncmy.connect(
+            host="127.0.0.1", port=port, user="leasehold", password=PASSWORD, database="leasehold"
+        )
+
+    async def run(store: SqlKeys) -> None:
+        keys, own, ends = AsyncIdempotency(InThreads(store), scope="payments", lease=0.2), await connected(), []
+
+        async def pay(run: AsyncRun) -> str:
+            await run.complete("paid", on=own)
+            ends.append(run.token)
+            if len(ends) == 1:
+                await own.rollback()
+                raise KeyboardInterrupt  # as good as a crash
+            await own.commit()
+            return "paid"
+
+        try:
+            await keys.once("order-1", pay)
+        except KeyboardInterrupt:
+            assert await keys.once("order-1", pay, wait=10) == "paid"
+        assert await keys.once("order-1", pay) == "paid"
+        assert len(ends) == 2
+        closing = own.close()
+        if closing is not None:
+            await closing
+
+    with store_of(kind, request, tmp_path) as store:
+        asyncio.run(run(store))
+
+
+def test_a_late_failure_does_not_disturb_the_one_who_took_over(store: Store) -> None:
+    keys = Idempotency(store, scope="payments", lease=0.2)
+    took_over, go_on = threading.Event(), threading.Event()
+
+    def slow(_run: Run) -> str:
+        took_over.set()
+        for _ in range(400):
+            if go_on.wait(0.05):
+                return "by the second"
+            _run.renew()
+        pytest.fail("nobody let it go on")
+
+    def fails_late(_run: Run) -> None:
+        time.sleep(0.4)
+        running.append(pool.submit(keys.once, "order-1", slow, wait=5))
+        assert took_over.wait(20)
+        raise Declined
+
+    running = list[Any]()
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(Declined):
+            keys.once("order-1", fails_late)
+        with pytest.raises(InProgress):
+            keys.once("order-1", lambda _run: pytest.fail("it runs beside the second"))
+        go_on.set()
+        assert running[0].result(20) == "by the second"
+    assert keys.once("order-1", slow) == "by the second"
 
 
 def test_what_is_wrong_is_refused_at_once(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import io
 import json
 import threading
 import time
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.patterns.conftest import STORES, store_of
+from tests.patterns.test_idempotency import async_store_of
 
 from leasehold import Misuse
-from leasehold.patterns.idempotency import InThreads, SqlKeys
+from leasehold.patterns.idempotency import InThreads, SqlKeys, Store
 from leasehold.patterns.idempotency.http import AsgiIdempotency, Message, Scope, WsgiIdempotency
 
 
@@ -111,7 +114,7 @@ class _Threaded(wsgiref.simple_server.WSGIServer):
 
 
 @contextlib.contextmanager
-def wsgi(shop: Shop, store: SqlKeys, **rules: Any) -> Iterator[Call]:
+def wsgi(shop: Shop, store: Store, **rules: Any) -> Iterator[Call]:
     """Behind a real server and its socket."""
 
     def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -177,22 +180,72 @@ def test_a_hundred_requests_at_once_and_one_order(serve: Serve, store: SqlKeys) 
     assert sum(reply.replayed for reply in replies) == 99
 
 
+@pytest.mark.parametrize("kind", STORES[1:])
+def test_a_hundred_requests_at_once_and_one_order_on_every_store(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """On SQLite it is the test above."""
+    with store_of(kind, request, tmp_path) as store:
+        shop = Shop(seconds=0.3)
+        with wsgi(shop, store, wait=30) as call, ThreadPoolExecutor(100) as pool:
+            replies = list(pool.map(lambda _: call("/orders", b"x", idempotency_key="k-1"), range(100)))
+        assert shop.orders == 1
+        assert {(reply.status, reply.body) for reply in replies} == {(201, replies[0].body)}
+        assert sum(reply.replayed for reply in replies) == 99
+        at_once = asyncio.run(_a_hundred_in_one_loop(store))
+        assert sorted(at_once) == [(201, False), *[(201, True)] * 99]
+
+
+async def _a_hundred_in_one_loop(store: Any) -> list[tuple[int, bool]]:
+    async def app(_scope: Scope, receive: Any, send: Any) -> None:
+        await receive()
+        await asyncio.sleep(0.3)
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"made"})
+
+    async def ask(wrapped: AsgiIdempotency) -> tuple[int, bool]:
+        said = list[Message]()
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"x"}
+
+        async def send(message: Message) -> None:
+            said.append(message)
+
+        headers = [(b"idempotency-key", b"k-2")]
+        await wrapped({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive, send)
+        return said[0]["status"], (b"idempotency-replayed", b"true") in said[0]["headers"]
+
+    async with async_store_of(store) as keeping:
+        wrapped = AsgiIdempotency(app, keeping, tenant=lambda _scope: "one", wait=30)
+        return await asyncio.gather(*(ask(wrapped) for _ in range(100)))
+
+
 def test_who_comes_while_it_is_under_way_is_told_to_come_again(serve: Serve, store: SqlKeys) -> None:
     with serve(Shop(seconds=0.5), store) as call, ThreadPoolExecutor(2) as pool:
         replies = list(pool.map(lambda _: call("/orders", b"x", idempotency_key="k-1"), range(2)))
     refused = next(reply for reply in replies if reply.status != 201)
     assert refused.status == 409
     assert refused.headers["retry-after"] == "1"
-    assert refused.headers["content-type"] == "application/problem+json"
-    assert json.loads(refused.body)["status"] == 409
+    _is_problem(refused, 409)
+
+
+def _is_problem(reply: Reply, status: int) -> None:
+    assert reply.status == status
+    assert reply.headers["content-type"] == "application/problem+json"
+    told = json.loads(reply.body)
+    assert told["status"] == status
+    assert told["title"]
+    assert told["detail"]
+    assert reply.headers["content-length"] == str(len(reply.body))
 
 
 def test_another_request_with_the_same_key_is_refused(serve: Serve, store: SqlKeys) -> None:
     shop = Shop()
     with serve(shop, store) as call:
         call("/orders", b"two chairs", idempotency_key="k-1")
-        assert call("/orders", b"three chairs", idempotency_key="k-1").status == 422
-        assert call("/orders", b"two chairs", query="express=1", idempotency_key="k-1").status == 422
+        _is_problem(call("/orders", b"three chairs", idempotency_key="k-1"), 422)
+        _is_problem(call("/orders", b"two chairs", query="express=1", idempotency_key="k-1"), 422)
     assert shop.orders == 1
 
 
@@ -214,7 +267,7 @@ def test_keys_of_tenants_paths_and_methods_do_not_meet(serve: Serve, store: SqlK
 def test_what_is_no_key_is_refused(serve: Serve, store: SqlKeys, header: str) -> None:
     shop = Shop()
     with serve(shop, store) as call:
-        assert call("/orders", b"x", idempotency_key=header).status == 400
+        _is_problem(call("/orders", b"x", idempotency_key=header), 400)
     assert shop.orders == 0
 
 
@@ -223,7 +276,7 @@ def test_without_a_key_the_application_decides_unless_one_is_required(serve: Ser
     with serve(shop, store) as call:
         assert [call("/orders").status, call("/orders").status] == [201, 201]
     with serve(shop, store, required=True) as call:
-        assert call("/orders").status == 400
+        _is_problem(call("/orders"), 400)
         assert call("/orders", method="GET").status == 201
     assert shop.orders == 3
 
@@ -257,9 +310,82 @@ def test_an_answer_that_is_too_large_is_given_once_and_not_made_again(serve: Ser
 def test_a_body_that_is_too_large_is_refused(serve: Serve, store: SqlKeys) -> None:
     shop = Shop()
     with serve(shop, store, largest_body=100) as call:
-        assert call("/orders", b"x" * 101, idempotency_key="k-1").status == 413
+        _is_problem(call("/orders", b"x" * 101, idempotency_key="k-1"), 413)
         assert call("/orders", b"x" * 100, idempotency_key="k-1").status == 201
     assert shop.orders == 1
+
+
+def test_headers_that_come_twice_are_kept_in_their_order(store: SqlKeys) -> None:
+    async def app(_scope: Scope, _receive: Any, send: Any) -> None:
+        headers = [(b"set-cookie", b"a=1"), (b"x-raw", b"\xff"), (b"set-cookie", b"b=2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"\x00"})
+
+    told = [asyncio.run(_told(AsgiIdempotency(app, InThreads(store), tenant=lambda _scope: "one"))) for _ in range(2)]
+    expected = [(b"set-cookie", b"a=1"), (b"x-raw", b"\xff"), (b"set-cookie", b"b=2")]
+    assert told[0][0]["headers"] == expected
+    assert told[1][0]["headers"] == [*expected, (b"idempotency-replayed", b"true")]
+
+
+async def _told(app: AsgiIdempotency, *parts: Message, **scope: Any) -> list[Message]:
+    """What is said to a request whose body comes in these parts."""
+    unread, said = list(parts or ({"type": "http.request", "body": b"x"},)), list[Message]()
+
+    async def receive() -> Message:
+        return unread.pop(0)
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    headers = [(b"idempotency-key", b"k-1")]
+    await app({"type": "http", "method": "POST", "path": "/", "headers": headers, **scope}, receive, send)
+    return said
+
+
+def test_a_client_that_goes_in_the_middle_of_its_request_has_asked_for_nothing(store: SqlKeys) -> None:
+    async def app(*_: Any) -> None:
+        pytest.fail("half a request was carried out")
+
+    wrapped = AsgiIdempotency(app, InThreads(store), tenant=lambda _scope: "one")
+    half = {"type": "http.request", "body": b"pay 10", "more_body": True}
+    assert asyncio.run(_told(wrapped, half, {"type": "http.disconnect"})) == []
+
+
+def test_an_application_sends_bytes_and_not_the_name_of_a_file(store: SqlKeys) -> None:
+    async def app(scope: Scope, _receive: Any, send: Any) -> None:
+        assert not scope["extensions"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"bytes"})
+
+    wrapped = AsgiIdempotency(app, InThreads(store), tenant=lambda _scope: "one")
+    told = asyncio.run(_told(wrapped, extensions={"http.response.pathsend": {}}))
+    assert told[1]["body"] == b"bytes"
+
+
+@pytest.mark.parametrize(
+    ("environ", "status"),
+    [
+        ({"CONTENT_LENGTH": "7"}, 400),
+        ({"CONTENT_LENGTH": "many"}, 400),
+        ({"HTTP_TRANSFER_ENCODING": "chunked"}, 411),
+        ({"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input_terminated": True}, 200),
+        ({"CONTENT_LENGTH": "6"}, 200),
+    ],
+)
+def test_a_body_that_is_not_all_there_is_not_acted_upon(store: SqlKeys, environ: dict[str, Any], status: int) -> None:
+    orders, told = list[bytes](), list[str]()
+
+    def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        orders.append(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
+        start_response("200 OK", [])(b"written, ")
+        return [b"returned"]
+
+    wrapped = WsgiIdempotency(app, store, tenant=lambda _environ: "one")
+    request = {"REQUEST_METHOD": "POST", "HTTP_IDEMPOTENCY_KEY": "k-1", "wsgi.input": io.BytesIO(b"pay 10"), **environ}
+    body = b"".join(wrapped(request, lambda status, _headers: told.append(status)))  # type: ignore[arg-type, return-value]
+    assert told[0].startswith(str(status))
+    assert orders == ([b"pay 10"] if status == 200 else [])
+    assert (body == b"written, returned") is (status == 200)
 
 
 def test_wrong_rules_are_refused_at_once(store: SqlKeys) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import sqlite3
 import subprocess
 import sys
@@ -16,50 +17,25 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg
-import pymysql
 import pytest
-import redis
 import redis.asyncio
-from tests.support.mariadb_server import PASSWORD, MariadbServer
+from tests.patterns.conftest import STORES, store_of
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 
 import leasehold
 from leasehold import Misuse, StaleToken
-from leasehold.events import Keyed
-from leasehold.patterns.idempotency import AsyncRedisKeys, InThreads, RedisKeys, SqlKeys
+from leasehold.events import Keyed, Missed
+from leasehold.patterns.idempotency import AsyncRedisKeys, InThreads, SqlKeys
 from leasehold.patterns.jobs import AsyncJobRun, AsyncJobs, Every, JobRun, Jobs, Outcome
 from leasehold.patterns.jobs.book import Asking, Book, Step, Terms
 
-_tables = itertools.count()
 
-
-@pytest.fixture(params=["sqlite", "postgresql", "mysql", "redis"])
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """Where books are kept; each test has names of its own."""
-    if request.param == "redis":
-        server: RedisServer = request.getfixturevalue("redis_server")
-        with redis.Redis(port=server.port) as client:
-            client.flushdb()
-            yield RedisKeys(client)
-        return
-    keys = SqlKeys(_connect(request, tmp_path), table=f"keys_{next(_tables)}")
-    keys.create()
-    yield keys
-    keys.close()
-
-
-def _connect(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if request.param == "postgresql":
-        postgres: PostgresServer = request.getfixturevalue("postgres_server")
-        return lambda: psycopg.connect(postgres.url)
-    if request.param == "mysql":
-        mariadb: MariadbServer = request.getfixturevalue("mariadb_server")
-        return lambda: pymysql.connect(
-            host="127.0.0.1", port=mariadb.port, user="leasehold", password=PASSWORD, database="leasehold"
-        )
-    return tmp_path / "app.db"
+    """Where books are kept."""
+    with store_of(request.param, request, tmp_path) as store:
+        yield store
 
 
 @pytest.fixture
@@ -404,6 +380,18 @@ def test_what_comes_of_asking_can_be_watched(file: SqlKeys) -> None:
         ("job/export", "ran"),
         ("job/export", "replayed"),
     ]
+
+
+def test_missed_ticks_are_an_event_and_a_warning(file: SqlKeys, caplog: pytest.LogCaptureFixture) -> None:
+    seen, ticks = list[Any](), Ticks()
+    job = Jobs(file, attempts=1).on(ticks, name="export")(lambda _run: 1 / (ticks.number - 9))
+    with leasehold.watch(seen.append), caplog.at_level(logging.WARNING, "leasehold"):
+        for ticks.number in (8, 9, 13):
+            with contextlib.suppress(ZeroDivisionError):
+                job()
+    told = [(one.scope, one.first[11:13], one.last[11:13], one.count) for one in seen if isinstance(one, Missed)]
+    assert told == [("job/export", "09", "09", 1), ("job/export", "10", "12", 3)]
+    assert ["job 'export': " in record.message for record in caplog.records] == [True, True]
 
 
 def test_namespaces_are_kept_apart(file: SqlKeys) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -14,12 +16,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
+import psycopg2
 import pymysql
 import pytest
 import redis
 from tests.support.mariadb_server import PASSWORD
+from tests.support.postgres_server import PostgresServer
+from tests.support.redis_server import RedisServer
 
-from leasehold import AsyncLeasehold, Leasehold, Misuse, StaleToken
+from leasehold import AsyncLeasehold, KeyReused, Leasehold, Misuse, StaleToken
 from leasehold.patterns.partitions import (
     AsyncPartitions,
     Entities,
@@ -54,9 +59,9 @@ def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place
         return Place(lambda **terms: RedisInbox(orders, client, **terms))
     on: Path | Callable[[], Any] = tmp_path / "app.db"
     connect: Callable[[], Any] = lambda: sqlite3.connect(tmp_path / "app.db", timeout=PATIENT)  # noqa: E731
-    if kind == "postgres":
-        url = request.getfixturevalue("postgres_server").url
-        on = connect = lambda: psycopg.connect(url)
+    if kind in ("postgres", "psycopg2"):
+        url, library = request.getfixturevalue("postgres_server").url, psycopg if kind == "postgres" else psycopg2
+        on = connect = lambda: library.connect(url)
     elif kind == "mariadb":
         port = request.getfixturevalue("mariadb_server").port
         on = connect = lambda: pymysql.connect(
@@ -245,3 +250,148 @@ def test_async_members_handle_messages(place: Place, tmp_path: Path) -> None:
         assert handled == list(range(20))
 
     asyncio.run(main())
+
+
+def test_what_is_put_again_under_its_key_is_one_message(place: Place) -> None:
+    inbox = place.make(most_waiting=2)
+    assert [inbox.put("a", {"n": 1}, key="order-1") for _ in range(2)] == [1, 1]
+    for entity, payload in (("a", {"n": 2}), ("b", {"n": 1})):
+        with pytest.raises(KeyReused):
+            inbox.put(entity, payload, key="order-1")
+    assert [inbox.put("a", {"n": 1}, key="Order-1"), inbox.put("a", {"n": 1}, key="order-1")] == [2, 1]
+    [partition] = inbox.waiting()
+    for message in inbox.take(partition, 7):
+        inbox.acknowledge(message, 7)
+    assert inbox.put("a", {"n": 1}, key="order-1") == 1, "also when it was handled long ago"
+    assert inbox.take(partition, 7) == []
+    assert inbox.put("a", {"n": 1}) == 3, "no number was lost on the way"
+
+
+def test_of_many_who_put_the_same_at_once_one_does(place: Place) -> None:
+    inbox, meet = place.make(), threading.Barrier(8)
+
+    def put(number: int) -> int:
+        meet.wait(PATIENT)
+        return [inbox.put("a", step, key=f"order-{step}") for step in range(6)][number % 6]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(put, range(8))) == [number % 6 + 1 for number in range(8)]
+    [partition] = inbox.waiting()
+    assert [message.payload for message in inbox.take(partition, 7)] == list(range(6))
+
+
+def test_a_key_is_forgotten_after_its_time(place: Place) -> None:
+    inbox = place.make(remember=0.001)
+    inbox.put("a", 1, key="order-1")
+    give_up_at = time.monotonic() + PATIENT
+    while inbox.put("a", 1, key="order-1") == 1:
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
+        inbox.sweep(older_than=3600)
+
+
+def test_a_key_that_was_rolled_back_is_free(database: Place) -> None:
+    inbox = database.make()
+    assert isinstance(inbox, SqlInbox)
+    assert database.connect is not None
+    connection = database.connect()
+    inbox.put_on(connection, "a", 1, key="order-1")
+    connection.rollback()
+    assert inbox.put_on(connection, "a", 2, key="order-1") == 1
+    connection.commit()
+    connection.close()
+    [partition] = inbox.waiting()
+    assert [message.payload for message in inbox.take(partition, 7)] == [2]
+
+
+LATE = 20.0
+
+
+@pytest.mark.parametrize("kind", ["postgres", "psycopg2", "redis"])
+def test_another_process_is_woken_where_the_engine_can_tell(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Two inboxes that know nothing of each other; whoever looks for itself would come far too late."""
+    make = place_of(kind, request, tmp_path).make
+    one, other = make(), make()
+    bell, over = threading.Event(), threading.Event()
+    listening = threading.Thread(target=one.listen, args=(bell.set, over))
+    listening.start()
+    try:
+        assert bell.wait(PATIENT), "it listens"
+        for _ in range(3):
+            bell.clear()
+            other.put("a", 1)
+            assert bell.wait(LATE)
+    finally:
+        over.set()
+        listening.join(PATIENT)
+
+
+def test_who_serves_is_woken_by_what_its_own_process_puts(place: Place, tmp_path: Path) -> None:
+    inbox, until, handled = place.make(), threading.Event(), threading.Event()
+    with Leasehold(tmp_path / "leases.db") as locks, Partitions(locks, ORDERS, every=0.1) as only:
+        only.wait_owned(COUNT, within=PATIENT)
+        serving = threading.Thread(
+            target=only.serve, args=(inbox, lambda *_: handled.set()), kwargs={"until": until, "every": 3600}
+        )
+        serving.start()
+        for _ in range(12):  # so that the pauses grow beyond all patience
+            time.sleep(0.1)
+        for number in range(3):
+            handled.clear()
+            inbox.put("a", number)
+            assert handled.wait(PATIENT)
+        until.set()
+        serving.join(PATIENT)
+        assert not serving.is_alive()
+
+
+def test_a_server_that_ends_the_listening_is_listened_to_again(
+    redis_server: RedisServer, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    make, bell, over = place_of("redis", request, tmp_path).make, threading.Event(), threading.Event()
+    inbox, other = make(), make()
+    listening = threading.Thread(target=inbox.listen, args=(bell.set, over))
+    listening.start()
+    try:
+        assert bell.wait(PATIENT)
+        with redis.Redis(port=redis_server.port) as client:
+            client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        bell.clear()
+        give_up_at = time.monotonic() + PATIENT
+        while not bell.wait(0.2):  # what is put before it listens again is found by looking
+            assert time.monotonic() < give_up_at, "it does not listen again"
+            other.put("a", 1)
+    finally:
+        over.set()
+        listening.join(PATIENT)
+
+
+FORKS = """
+import os, sys, psycopg
+from leasehold.patterns.partitions import Entities, SqlInbox
+
+made = []
+
+def connect():
+    made.append(os.getpid())
+    return psycopg.connect(sys.argv[1])
+
+inbox = SqlInbox(Entities("forked", 4), connect, table="forked_inbox")
+inbox.create()
+assert inbox.put("a", 1) == 1
+child = os.fork()
+if child == 0:
+    assert inbox.put("a", 2) == 2 and made[-1] == os.getpid()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert inbox.put("a", 3) == 3 and set(made) == {os.getpid()}, "the parent's connections are as they were"
+inbox.close()
+"""
+
+
+def test_a_forked_child_has_connections_of_its_own(postgres_server: PostgresServer) -> None:
+    command = [sys.executable, "-W", "error", "-c", FORKS, postgres_server.url]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr

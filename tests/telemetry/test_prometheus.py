@@ -28,6 +28,7 @@ from leasehold.events import (
     Granted,
     Keyed,
     Lost,
+    Missed,
     Refused,
     Released,
     Renewed,
@@ -54,6 +55,7 @@ ONE_OF_EACH: tuple[Event, ...] = (
     Conflicting("add", 60, 40, "take another pattern"),
     Keyed("shop/eu", "order-7", "in progress"),
     Keyed("job/nightly/eu", "2026-01-01", "ran"),
+    Missed("job/nightly/eu", "2026-01-02", "2026-01-04", 3, "nobody asked in time"),
     Elected("billing/leader", 7),
     Resigned("billing/leader", 7, "it is not healthy"),
 )
@@ -112,6 +114,7 @@ def test_each_event_moves_its_metrics() -> None:
     assert counted("leasehold_optimistic_conflicts_total", function="add") == 2
     assert counted("leasehold_idempotent_calls_total", scope="shop", outcome="in_progress") == 1
     assert counted("leasehold_idempotent_calls_total", scope="job/nightly", outcome="ran") == 1
+    assert counted("leasehold_missed_ticks_total", scope="job/nightly") == 3
     assert counted("leasehold_elections_total", group="billing") == 1
     assert counted("leasehold_resignations_total", group="billing") == 1
 

@@ -11,14 +11,12 @@ from collections.abc import Generator
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from leasehold.fences.sql_rule import Answer, Ask
+from leasehold.patterns.dialects import INSERT, LOCKING, UNLESS_THERE
 
 T = TypeVar("T")
 Steps = Generator[Ask, Answer, T]
 
 _NEVER: Final = 9_000_000_000_000_000_000
-_INSERT: Final = {"sqlite": "INSERT OR IGNORE", "postgresql": "INSERT", "mysql": "INSERT IGNORE"}
-_UNLESS_THERE: Final = {"sqlite": "", "postgresql": " ON CONFLICT DO NOTHING", "mysql": ""}
-_LOCKING: Final = {"sqlite": "", "postgresql": " FOR UPDATE", "mysql": " FOR UPDATE"}
 
 
 class Note(NamedTuple):
@@ -57,12 +55,12 @@ class NoteSql:
     def __init__(self, dialect: str, table: str, clock: str) -> None:
         """`clock` is an expression: the database's time in microseconds since 1970."""
         self._read = f"SELECT {clock}, token, data FROM {table} WHERE id = :id"
-        self._locked = self._read + _LOCKING[dialect]
+        self._locked = self._read + LOCKING[dialect]
         self._clock = f"SELECT {clock}"
         self._insert = (
-            f"{_INSERT[dialect]} INTO {table} (id, scope, name, fingerprint, state, run, token, expires, keep_until, "
+            f"{INSERT[dialect]} INTO {table} (id, scope, name, fingerprint, state, run, token, expires, keep_until, "
             f"point, data, result) VALUES (:id, 'note', :name, '', 'note', '', 1, 0, {_NEVER}, '', :text, '')"
-            f"{_UNLESS_THERE[dialect]}"
+            f"{UNLESS_THERE[dialect]}"
         )
         self._update = f"UPDATE {table} SET data = :text, token = token + 1 WHERE id = :id AND token = :version"
 

@@ -17,6 +17,7 @@ from leasehold.events import (
     Granted,
     Keyed,
     Lost,
+    Missed,
     Refused,
     Released,
     Renewed,
@@ -87,11 +88,14 @@ KEYED: Final = Metric(
     "Operations with an idempotency key, and once-only jobs, by outcome (ran, failed, replayed, in_progress, reused).",
     ("scope", "outcome"),
 )
+MISSED: Final = Metric(
+    "leasehold_missed_ticks", "counter", "Ticks of once-only jobs that were not done and will not be.", ("scope",)
+)
 ELECTED: Final = Metric("leasehold_elections", "counter", "Terms that instances of this process began.", ("group",))
 RESIGNED: Final = Metric("leasehold_resignations", "counter", "Terms that were told to end.", ("group",))
 METRICS: Final = (
-    WAIT, CONTENDED, HOLD, RENEWALS, LOST, BROKEN, CROWDED, REFUSED_WRITES, ATTEMPTS, CONFLICTS, KEYED, ELECTED,
-    RESIGNED,
+    WAIT, CONTENDED, HOLD, RENEWALS, LOST, BROKEN, CROWDED, REFUSED_WRITES, ATTEMPTS, CONFLICTS, KEYED, MISSED,
+    ELECTED, RESIGNED,
 )  # fmt: skip
 
 HELD_NOW: Final = ("leasehold_held", "Leases that this process holds now.")
@@ -124,13 +128,18 @@ def figures(event: Event, group: Callable[[str], str]) -> Iterator[Figure]:
         case Conflicting():
             return
         case Keyed():
-            scope = event.scope if event.scope.startswith("job/") else None
-            label = f"job/{group(scope[4:])}" if scope else group(event.scope)
-            yield Figure(KEYED, (label, event.outcome.replace(" ", "_")))
+            yield Figure(KEYED, (_scope(event.scope, group), event.outcome.replace(" ", "_")))
+        case Missed():
+            yield Figure(MISSED, (_scope(event.scope, group),), event.count)
         case Elected():
             yield Figure(ELECTED, (group(event.name),))
         case Resigned():
             yield Figure(RESIGNED, (group(event.name),))
+
+
+def _scope(scope: str, group: Callable[[str], str]) -> str:
+    job = scope.removeprefix("job/")
+    return group(scope) if job == scope else f"job/{group(job)}"
 
 
 def _of_lease(

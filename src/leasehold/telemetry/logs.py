@@ -25,6 +25,7 @@ from leasehold.events import (
     Granted,
     Keyed,
     Lost,
+    Missed,
     Refused,
     Released,
     Renewed,
@@ -49,9 +50,10 @@ LEVELS: Final[dict[type[Event], int]] = {
     Broken: logging.WARNING,
     Crowded: logging.WARNING,
     Conflicting: logging.WARNING,
+    Missed: logging.WARNING,
 }
 """How loud each event is."""
-_SAID_ANYWAY: Final = (Broken, Crowded, Conflicting)
+_SAID_ANYWAY: Final = (Broken, Crowded, Conflicting, Missed)
 """What the library logs by itself, with the same fields, whether anybody watches or not."""
 
 

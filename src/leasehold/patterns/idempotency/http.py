@@ -9,6 +9,7 @@ A request that comes again with the same key gets the answer that was given to t
 | the first request with this key is under way | 409, with ``Retry-After`` |
 | the same key with another body or query | 422 |
 | a body that is too large to be compared | 413 |
+| a body that ends before its length, or is of no known length | 400, 411 |
 
 All of these are ``application/problem+json``, and the application is not called.
 """
@@ -156,6 +157,20 @@ def too_large() -> Answer:
     return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too large for a request with an Idempotency-Key")
 
 
+def cut_short() -> Answer:
+    """The answer to a body that has not come in full: whatever is made of it is not what was asked for."""
+    return problem(HTTPStatus.BAD_REQUEST, "the body ended before its Content-Length")
+
+
+def of_no_length() -> Answer:
+    """The answer to a body whose end this server cannot tell."""
+    return problem(HTTPStatus.LENGTH_REQUIRED, "a request with an Idempotency-Key needs a Content-Length here")
+
+
+class _Gone(Exception):
+    """The client has gone before its request was complete."""
+
+
 class AsgiIdempotency:
     """Wrap an ASGI application. `tenant` says of a request's scope whose it is: a customer, a user, an API key."""
 
@@ -173,7 +188,11 @@ class AsgiIdempotency:
         if not headers and not self._rules.required:
             await self._app(scope, receive, send)
             return
-        await _send(await self._answer(scope, receive, headers), send)
+        try:
+            answer = await self._answer(scope, receive, headers)
+        except _Gone:
+            return
+        await _send(answer, send)
 
     async def _answer(self, scope: Scope, receive: Receive, headers: list[bytes]) -> Answer:
         if not headers:
@@ -217,6 +236,9 @@ class AsgiIdempotency:
         async def note(message: Message) -> None:
             said.append(message)
 
+        if scope.get("extensions"):
+            # With them the application could hand over a file's name in place of its bytes.
+            scope = {**scope, "extensions": {}}
         await self._app(scope, read, note)
         start = next((one for one in said if one["type"] == "http.response.start"), None)
         if start is None:
@@ -230,10 +252,12 @@ async def _body_of(receive: Receive, most: int) -> bytes | None:
     body = b""
     while True:
         message = await receive()
+        if message["type"] != "http.request":
+            raise _Gone
         body += bytes(message.get("body", b""))
         if len(body) > most:
             return None
-        if message["type"] != "http.request" or not message.get("more_body", False):
+        if not message.get("more_body", False):
             return body
 
 
@@ -267,8 +291,8 @@ class WsgiIdempotency:
         if key is None:
             return not_a_key()
         body = _wsgi_body(environ, self._rules.largest_body)
-        if body is None:
-            return too_large()
+        if isinstance(body, Answer):
+            return body
         path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
         keys = Idempotency(
             self._store, scope=scope_of(self._tenant(environ), environ["REQUEST_METHOD"], path), **self._rules.settings
@@ -276,7 +300,7 @@ class WsgiIdempotency:
         given: list[Answer] = []
 
         def call(_run: Run) -> object:
-            given.append(self._call({**environ, "wsgi.input": io.BytesIO(body)}))
+            given.append(self._call({**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}))
             if not self._rules.keeps(given[0].status):
                 raise _NotKept(given[0])
             return self._rules.packed(given[0])
@@ -313,12 +337,21 @@ class WsgiIdempotency:
         return Answer(int(status.split(" ", 1)[0]), list(headers), b"".join(written))
 
 
-def _wsgi_body(environ: dict[str, Any], most: int) -> bytes | None:
-    length = environ.get("CONTENT_LENGTH") or "0"
-    if not length.isdigit() or int(length) > most:
-        return None
-    body: bytes = environ["wsgi.input"].read(int(length))
-    return body
+def _wsgi_body(environ: dict[str, Any], most: int) -> bytes | Answer:
+    """The body, or why there is none."""
+    length: str = environ.get("CONTENT_LENGTH") or ""
+    ends_by_itself = bool(environ.get("wsgi.input_terminated"))
+    if not length and environ.get("HTTP_TRANSFER_ENCODING") and not ends_by_itself:
+        return of_no_length()
+    if length and not length.isdigit():
+        return cut_short()
+    expected = int(length) if length else most + 1 if ends_by_itself else 0
+    if length and expected > most:
+        return too_large()
+    body = bytes(environ["wsgi.input"].read(expected))
+    if len(body) > most:
+        return too_large()
+    return cut_short() if length and len(body) < expected else body
 
 
 def _phrase(status: int) -> str:

@@ -16,6 +16,7 @@ from leasehold.fences.sql_handles import async_handle
 from leasehold.fences.sql_rule import Answer, Ask
 from leasehold.fences.steps import drive, drive_async
 from leasehold.patterns.databases import Connections, check_table, handle_of
+from leasehold.patterns.dialects import INSERT, TEXT, UNLESS_THERE, clock
 from leasehold.patterns.idempotency.records import Change, Claim, Record
 from leasehold.patterns.notes import Note, NoteSql
 
@@ -24,15 +25,7 @@ Steps = Generator[Ask, Answer, T]
 
 PATIENCE: Final = 5.0
 """How long a SQLite file is waited for that others write to, in seconds."""
-_NOW: Final = {
-    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
-    "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
-    "mysql": "CAST(unix_timestamp(sysdate(6)) * 1000000 AS SIGNED)",
-}
 _GREATEST: Final = {"sqlite": "max", "postgresql": "greatest", "mysql": "greatest"}
-_INSERT: Final = {"sqlite": "INSERT OR IGNORE", "postgresql": "INSERT", "mysql": "INSERT IGNORE"}
-_UNLESS_THERE: Final = {"sqlite": "", "postgresql": " ON CONFLICT DO NOTHING", "mysql": ""}
-_TEXT: Final = {"sqlite": "TEXT", "postgresql": "TEXT", "mysql": "MEDIUMTEXT CHARACTER SET utf8mb4"}
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {table} (
     id CHAR(64) PRIMARY KEY, scope {text} NOT NULL, name {text} NOT NULL, fingerprint VARCHAR(64) NOT NULL,
@@ -45,15 +38,15 @@ class Sql:
     """The statements, in the words of one kind of database."""
 
     def __init__(self, dialect: str, table: str) -> None:
-        now = _NOW[dialect]
+        now = clock(dialect, 6)
         self.notes = NoteSql(dialect, table, now)
-        words = {"table": table, "now": now, "text": _TEXT[dialect], "greatest": _GREATEST[dialect]}
+        words = {"table": table, "now": now, "text": TEXT[dialect], "greatest": _GREATEST[dialect]}
         self.create = _CREATE.format(**words)
         self._now = f"SELECT {now}"
         self._insert = (
-            f"{_INSERT[dialect]} INTO {table} (id, scope, name, fingerprint, state, run, token, expires, keep_until, "
+            f"{INSERT[dialect]} INTO {table} (id, scope, name, fingerprint, state, run, token, expires, keep_until, "
             f"point, data, result) VALUES (:id, :scope, :key, :fingerprint, 'running', :run, {now}, {now} + :lease, "
-            f"{now} + :keep, '', '', ''){_UNLESS_THERE[dialect]}"
+            f"{now} + :keep, '', '', ''){UNLESS_THERE[dialect]}"
         )
         self._select = (
             f"SELECT state, run, token, fingerprint, expires - {now}, point, data, result, {now} >= keep_until "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
@@ -270,7 +271,7 @@ class _AsyncDecorator(Protocol):
 DecoratorT = TypeVar("DecoratorT")
 
 
-class _Jobs(Generic[DecoratorT]):
+class _Jobs(ABC, Generic[DecoratorT]):
     """Jobs whose books are kept in one store."""
 
     def __init__(
@@ -305,9 +306,9 @@ class _Jobs(Generic[DecoratorT]):
         """Make a job of a function: once for each tick of a cron expression in a time zone."""
         return self.on(Cron(expression, zone), name=name, **settings)
 
+    @abstractmethod
     def on(self, schedule: Schedule, *, name: str, **settings: Unpack[Settings]) -> DecoratorT:
         """Make a job of a function, on a schedule of your own."""
-        raise NotImplementedError
 
 
 class Jobs(_Jobs[_Decorator]):

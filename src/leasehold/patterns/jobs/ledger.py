@@ -137,7 +137,8 @@ class Ledger:
         return await self.notes.set_note_on(on, self._key, version, text)  # type: ignore[attr-defined, no-any-return]
 
     def _tell(self, missed: Missed) -> None:
-        log().warning("job %s: %s", ascii(self.name), told(missed))
+        text = f"job {self.name!a}: {told(missed)}"
+        watching.missed(self._scope, text, first=missed.first, last=missed.last, count=missed.count, why=missed.why)
 
     def _look_ahead(self, book: Book, now: float) -> None:
         if book.cursor and books.tick_of(book.cursor).timestamp() > now + AHEAD:
@@ -184,10 +185,22 @@ async def register(notes: Notes, namespace: str, name: str) -> None:
 
 async def all_books(notes: Notes, namespace: str) -> tuple[float, dict[str, Book]]:
     """The store's clock, and the book of every job that was ever asked for."""
+    now, names = await registered(notes, namespace)
+    found = {name: await book_of(notes, namespace, name) for name in names}
+    return now, {name: book for name, book in found.items() if book is not None}
+
+
+async def registered(notes: Notes, namespace: str) -> tuple[float, list[str]]:
+    """The store's clock, and the names of all jobs that were ever asked for."""
     note = await notes.note(_register_key(namespace))
     names: list[str] = json.loads(note.text or "[]")
-    found = {name: books.from_text((await notes.note(book_key(namespace, name))).text) for name in names}
-    return note.now, {name: book for name, book in found.items() if book != Book()}
+    return note.now, names
+
+
+async def book_of(notes: Notes, namespace: str, name: str) -> Book | None:
+    """The book of one job; None when it is empty."""
+    book = books.from_text((await notes.note(book_key(namespace, name))).text)
+    return None if book == Book() else book
 
 
 async def forget(notes: Notes, namespace: str, name: str, because: str) -> bool:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from leasehold.client import Leasehold
 from leasehold.core.worlds import run_blocking
@@ -15,14 +15,13 @@ from leasehold.errors import LeaseholdError, Misuse, Moved, quoted
 from leasehold.keeping import log
 from leasehold.lease import Lease
 from leasehold.names import check_wait
+from leasehold.patterns.partitions.bells import Bell, Ear, Rounds
 from leasehold.patterns.partitions.crew import Crew, Member
 from leasehold.patterns.partitions.entities import Entities
+from leasehold.patterns.partitions.inbox import EVERY, Feed, Handler, Inbox
 from leasehold.patterns.partitions.owned import Item, Owned, Writer
 from leasehold.patterns.partitions.settings import SHORT_PAUSE, Group, MemberTerms, Settings
 from leasehold.worlds import boot_clock
-
-if TYPE_CHECKING:
-    from leasehold.patterns.partitions.inbox import Handler, Inbox
 
 T = TypeVar("T")
 
@@ -77,7 +76,7 @@ class Partitions(Group[Lease]):
         self._workers = workers
         self._locks = locks
         self._crew = self._new_crew()
-        self._wake, self._over = threading.Event(), threading.Event()
+        self._wake, self._over, self._bell = threading.Event(), threading.Event(), Bell()
         self._looking: threading.Thread | None = None
         self._pool: ThreadPoolExecutor | None = None
         self.trouble: LeaseholdError | None = None
@@ -85,7 +84,7 @@ class Partitions(Group[Lease]):
 
     def _new_crew(self) -> Crew[Lease]:
         ground = _Ground(self._locks, self._entities, self._settings)
-        me = self._settings.name_in(self._locks._desk.about)
+        me = self._settings.name_in(self._locks.about)
         return Crew(ground, self._entities, me, self._settings.pace, open_=self._open, close=self._close_one)
 
     def join(self) -> None:
@@ -154,21 +153,29 @@ class Partitions(Group[Lease]):
                 )
             time.sleep(SHORT_PAUSE)
 
-    def serve(self, inbox: Inbox, handle: Handler, *, until: threading.Event, every: float = 0.05) -> None:
-        """Handle what is put into an inbox for the partitions of this member, in order, until `until` is set."""
-        from leasehold.patterns.partitions.inbox import Feed
+    def serve(self, inbox: Inbox, handle: Handler, *, until: threading.Event, every: float = EVERY) -> None:
+        """Handle what is put into an inbox for the partitions of this member, in order, until `until` is set.
 
-        feed = Feed(inbox, handle)
-        feeding: dict[int, Future[None]] = {}
-        while not until.is_set():
-            for number in [number for number, future in feeding.items() if future.done()]:
-                feed.look_at(feeding.pop(number))
-            for number in inbox.waiting():
-                owned = self._crew.mine.get(number)
-                if owned is not None and owned.serves and number not in feeding:
-                    feeding[number] = Future()
-                    self._put_if_served(owned, Item(f"partition {number}", feed.work, feeding[number]))
-            until.wait(every)
+        It is told of new messages where the inbox can tell, and looks every so many seconds, or sooner, where not.
+        """
+        feed, bell = Feed(inbox, handle), threading.Event()
+        rounds = Rounds(check_wait(every, what="every"), feed.look_at)
+        ear = Ear(inbox, bell.set)
+        try:
+            with self._bell.heard(bell.set):
+                while not until.is_set():
+                    bell.clear()
+                    for number in rounds.wanted(inbox.waiting()):
+                        owned = self._crew.mine.get(number)
+                        if owned is not None and owned.serves:
+                            future: Future[float] = Future()
+                            future.add_done_callback(lambda one: bell.set() if rounds.has_gone_well(one) else None)
+                            rounds.begin(number, future)
+                            self._put_if_served(owned, Item(f"partition {number}", feed.work, future))
+                    if _either(bell, until, rounds.pause()):
+                        rounds.rung()
+        finally:
+            ear.close()
 
     def _put_if_served(self, owned: Owned, item: Item) -> None:
         try:
@@ -215,6 +222,7 @@ class Partitions(Group[Lease]):
 
         if warm is not None:
             self._put(owned, Item("", work, _logged()))
+        self._bell.ring()
         return owned
 
     def _close_one(self, owned: Owned, why: str) -> None:
@@ -247,6 +255,15 @@ class Partitions(Group[Lease]):
     ) -> None:
         """Leave."""
         self.leave()
+
+
+def _either(bell: threading.Event, until: threading.Event, seconds: float) -> bool:
+    """Wait for either, for so many seconds; whether it was the bell."""
+    give_up_at = time.monotonic() + seconds
+    while not until.is_set() and (left := give_up_at - time.monotonic()) > 0:
+        if bell.wait(min(left, SHORT_PAUSE)):
+            return True
+    return False
 
 
 def _logged() -> Future[Any]:

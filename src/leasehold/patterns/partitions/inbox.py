@@ -9,19 +9,29 @@ its token.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol
 
 from leasehold.core.worlds import run_blocking
-from leasehold.errors import LeaseLost, Misuse, Moved, StaleToken, quoted
+from leasehold.errors import LeaseLost, Misuse, Moved, QueueFull, StaleToken, quoted
 from leasehold.keeping import log
+from leasehold.names import check_name
+from leasehold.patterns.partitions.bells import Ring
 from leasehold.patterns.partitions.owned import Writer
 
 BATCH: Final = 100
 """Messages that are read at a time; other partitions have their turn after them."""
 MOST_WAITING: Final = 10_000
 MOST_TRIES: Final = 5
+FIRST_REST: Final = 0.1
+"""Seconds for which a partition rests when handling a message has failed; twice as long after each further try."""
+REMEMBER: Final = 24 * 3600.0
+"""For how many seconds keys are known."""
+EVERY: Final = 0.25
+"""Seconds after which an inbox is looked at that nobody has told of."""
 LARGEST_PAYLOAD: Final = 256 * 1024
 LONGEST_ERROR: Final = 500
 
@@ -59,8 +69,12 @@ AsyncHandler = Callable[[Writer, Message], Coroutine[Any, Any, object]]
 class Inbox(Protocol):
     """What an inbox of blocking code can do. Threads may share it."""
 
-    def put(self, entity: str, payload: object) -> int:
-        """Add a message (JSON) for an entity; returns its number in its partition. Raises `QueueFull`."""
+    def put(self, entity: str, payload: object, *, key: str | None = None) -> int:
+        """Add a message (JSON) for an entity; returns its number in its partition. Raises `QueueFull`.
+
+        With a `key` of the caller's choice, one that is put again because an answer was lost is one message all the
+        same; the same key with another entity or payload raises `KeyReused`.
+        """
         ...
 
     def waiting(self) -> list[int]:
@@ -84,14 +98,18 @@ class Inbox(Protocol):
         ...
 
     def sweep(self, older_than: float) -> int:
-        """Forget messages that were put aside more than so many seconds ago; how many."""
+        """Forget messages that were put aside more than so many seconds ago; how many. And keys that are too old."""
+        ...
+
+    def listen(self, ring: Ring, over: threading.Event) -> None:
+        """Call `ring` when messages have come, until `over` is set; for a thread of its own."""
         ...
 
 
 class AsyncInbox(Protocol):
     """What an inbox of asyncio code can do; see `Inbox`."""
 
-    async def put(self, entity: str, payload: object) -> int:
+    async def put(self, entity: str, payload: object, *, key: str | None = None) -> int:
         """Add a message for an entity."""
         ...
 
@@ -119,6 +137,10 @@ class AsyncInbox(Protocol):
         """Forget messages that were put aside long ago."""
         ...
 
+    def listen(self, ring: Ring, over: threading.Event) -> None:
+        """Call `ring` when messages have come, until `over` is set; for a thread of its own, as in `Inbox`."""
+        ...
+
 
 def packed(payload: object) -> str:
     """A payload as text: JSON, never anything that could run when it is read."""
@@ -134,15 +156,33 @@ def packed(payload: object) -> str:
     return text
 
 
+class Key(NamedTuple):
+    """The caller's name for a message, and what the message was: as digests, which every collation tells apart."""
+
+    name: str
+    fingerprint: str
+
+
+def key_of(key: str | None, entity: str, text: str) -> Key | None:
+    """The key of a message with this text; None when it has none."""
+    if key is None:
+        return None
+    return Key(_digest(check_name(key, what="key")), _digest(f"{len(entity)}:{entity}:{text}"))
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
 class InThreads:
     """An inbox of the blocking world for asyncio: each step runs in a thread, and the event loop goes on."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
 
-    async def put(self, entity: str, payload: object) -> int:
+    async def put(self, entity: str, payload: object, *, key: str | None = None) -> int:
         """See `Inbox`."""
-        return await asyncio.to_thread(self._inbox.put, entity, payload)
+        return await asyncio.to_thread(self._inbox.put, entity, payload, key=key)
 
     async def waiting(self) -> list[int]:
         """See `Inbox`."""
@@ -168,6 +208,10 @@ class InThreads:
         """See `Inbox`."""
         return await asyncio.to_thread(self._inbox.sweep, older_than)
 
+    def listen(self, ring: Ring, over: threading.Event) -> None:
+        """See `Inbox`."""
+        self._inbox.listen(ring, over)
+
 
 class _Direct(InThreads):
     """An inbox of the blocking world for algorithms that never suspend."""
@@ -188,15 +232,22 @@ class AsyncFeed:
     def __init__(self, inbox: AsyncInbox, handle: AsyncHandler) -> None:
         self._inbox, self._handle = inbox, handle
 
-    async def work(self, writer: Writer) -> None:
-        """Handle what is there now, unless the partition is to be given up meanwhile."""
+    async def work(self, writer: Writer) -> float:
+        """Handle what is there now, unless the partition is to be given up meanwhile.
+
+        Returns for how many seconds the partition is to rest, because handling a message has failed.
+        """
         try:
             for message in await self._inbox.take(writer.partition, writer.token):
-                if writer.stopping or not await self._handled(writer.about(message.entity), message):
-                    return
+                if writer.stopping:
+                    break
+                if not await self._handled(writer.about(message.entity), message):
+                    return float(FIRST_REST * 2**message.tries)
         except (LeaseLost, StaleToken) as refusal:
             # Whoever owns the partition now has the message, too.
             log().info("a message is left to a later owner: %s", refusal)
+            return FIRST_REST
+        return 0.0
 
     async def _handled(self, writer: Writer, message: Message) -> bool:
         try:
@@ -214,11 +265,12 @@ class AsyncFeed:
         return True
 
     @staticmethod
-    def look_at(future: Any) -> None:
-        """Raise what the inbox itself has raised."""
+    def look_at(future: Any) -> float:
+        """For how long the partition is to rest; raises what the inbox itself has raised."""
         error = None if future.cancelled() else future.exception()
-        if error is not None and not isinstance(error, Moved):
+        if error is not None and not isinstance(error, (Moved, QueueFull)):
             raise error
+        return 0.0 if error is not None or future.cancelled() else float(future.result())
 
 
 class Feed(AsyncFeed):
@@ -230,6 +282,6 @@ class Feed(AsyncFeed):
 
         super().__init__(_Direct(inbox), handling)
 
-    def work(self, writer: Writer) -> None:  # type: ignore[override]
-        """Handle what is there now, unless the partition is to be given up meanwhile."""
-        run_blocking(super().work(writer))
+    def work(self, writer: Writer) -> float:  # type: ignore[override]
+        """Handle what is there now, unless the partition is to be given up meanwhile; see `AsyncFeed`."""
+        return run_blocking(super().work(writer))

@@ -8,23 +8,44 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
+import threading
 from typing import Any, Final
 
-from leasehold.errors import QueueFull, quoted
+from leasehold.errors import KeyReused, QueueFull, quoted
 from leasehold.fences.redis import RedisFence
 from leasehold.fences.rule import HasToken
 from leasehold.names import check_wait
+from leasehold.patterns.partitions.bells import LISTEN_FOR, Bell, Ring, keep_listening
 from leasehold.patterns.partitions.entities import Entities
-from leasehold.patterns.partitions.inbox import BATCH, MOST_TRIES, MOST_WAITING, Message, Parked, packed
+from leasehold.patterns.partitions.inbox import (
+    BATCH,
+    MOST_TRIES,
+    MOST_WAITING,
+    REMEMBER,
+    Message,
+    Parked,
+    key_of,
+    packed,
+)
+
+RESENT_WITHIN: Final = 60.0
+"""Seconds after which redis-py does not send a request again any more."""
 
 # An entry is its number, a space, and JSON. Only the first of a list is ever removed, by whoever shows its number.
+# Who may not publish may put all the same: nobody is woken then, and the message is found by looking.
 _PUT: Final = """
-local queue, numbers, waiting = KEYS[1], KEYS[2], KEYS[3]
-if redis.call('LLEN', queue) >= tonumber(ARGV[1]) then return 0 end
-local seq = redis.call('HINCRBY', numbers, ARGV[2], 1)
-redis.call('RPUSH', queue, string.format('%.0f', seq) .. ' ' .. ARGV[3])
+local queue, numbers, waiting, key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local known = redis.call('HMGET', key, 'seq', 'fingerprint')
+if known[1] then return known end
+if redis.call('LLEN', queue) >= tonumber(ARGV[1]) then return {'0', ''} end
+local seq = string.format('%.0f', redis.call('HINCRBY', numbers, ARGV[2], 1))
+redis.call('RPUSH', queue, seq .. ' ' .. ARGV[3])
 redis.call('SADD', waiting, ARGV[2])
-return seq
+redis.call('HSET', key, 'seq', seq, 'fingerprint', ARGV[4])
+redis.call('PEXPIRE', key, ARGV[5])
+redis.pcall('PUBLISH', ARGV[6], '')
+return {seq, ARGV[4]}
 """
 _TAKE: Final = """
 return {redis.call('LRANGE', KEYS[1], 0, ARGV[1] - 1), redis.call('HGET', KEYS[2], ARGV[2]) or '0'}
@@ -69,23 +90,57 @@ class RedisInbox:
     """An inbox on the server of a redis-py client (`redis.Redis`). Threads may share it."""
 
     def __init__(
-        self, entities: Entities, client: Any, *, most_waiting: int = MOST_WAITING, most_tries: int = MOST_TRIES
+        self,
+        entities: Entities,
+        client: Any,
+        *,
+        most_waiting: int = MOST_WAITING,
+        most_tries: int = MOST_TRIES,
+        remember: float = REMEMBER,
     ) -> None:
-        """Refuse messages while `most_waiting` wait in one partition; put one aside that failed `most_tries` times."""
+        """Refuse messages while `most_waiting` wait in one partition; put one aside that failed `most_tries` times.
+
+        Keys are known for `remember` seconds.
+        """
         self._entities, self._client, self._fence = entities, client, RedisFence(client)
         self._most_waiting, self._most_tries = most_waiting, most_tries
+        self._remember = check_wait(remember, what="remember")
+        self._bell = Bell()
         self._base = f"lhi:{{{hashlib.blake2b(entities.group.encode(), digest_size=16).hexdigest()}}}:"
         self._put, self._sweep = client.register_script(_PUT), client.register_script(_SWEEP)
 
-    def put(self, entity: str, payload: object) -> int:
+    def put(self, entity: str, payload: object, *, key: str | None = None) -> int:
         """See `Inbox`."""
         place = self._entities.partition_of(entity)
-        keys = [self._queue(place), f"{self._base}numbers", f"{self._base}waiting"]
         text = json.dumps([entity, packed(payload)])
-        seq = int(self._put(keys=keys, args=[self._most_waiting, place, text]))
-        if not seq:
+        # Without a key of the caller's it has one of ours, because redis-py sends a request again by itself.
+        named = key_of(key or secrets.token_hex(16), entity, text)
+        assert named is not None
+        keys = [self._queue(place), f"{self._base}numbers", f"{self._base}waiting", f"{self._base}key:{named.name}"]
+        known_for = max(int((self._remember if key is not None else RESENT_WITHIN) * 1000), 1)
+        args = [self._most_waiting, place, text, named.fingerprint, known_for, self._channel]
+        seq, fingerprint = (_text(one) for one in self._put(keys=keys, args=args))
+        if seq == "0":
             raise QueueFull(f"partition {place} of the inbox {quoted(self._entities.group)}", self._most_waiting)
-        return seq
+        if key is not None and fingerprint != named.fingerprint:
+            raise KeyReused(key)
+        self._bell.ring()
+        return int(seq)
+
+    def listen(self, ring: Ring, over: threading.Event) -> None:
+        """See `Inbox`."""
+
+        def hear() -> None:
+            with self._client.pubsub(ignore_subscribe_messages=True) as channel:
+                channel.subscribe(self._channel)
+                channel.get_message(timeout=LISTEN_FOR)
+                ring()  # for what came before this
+                while not over.is_set():
+                    if channel.get_message(timeout=LISTEN_FOR) is not None:
+                        ring()
+
+        with self._bell.heard(ring):
+            keep_listening(hear, over)
 
     def waiting(self) -> list[int]:
         """See `Inbox`."""
@@ -128,6 +183,10 @@ class RedisInbox:
         seq, _, stored = entry.partition(" ")
         entity, payload = json.loads(stored)
         return Message(partition, int(seq), entity, payload, tries)
+
+    @property
+    def _channel(self) -> str:
+        return f"{self._base}bell"
 
     def _queue(self, partition: int) -> str:
         return f"{self._base}{partition}"

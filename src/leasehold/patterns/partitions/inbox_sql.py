@@ -11,11 +11,12 @@ import contextlib
 import hashlib
 import json
 import sqlite3
+import threading
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from leasehold.errors import Misuse, QueueFull, quoted
+from leasehold.errors import KeyReused, Misuse, QueueFull, quoted
 from leasehold.fences.rule import HasToken
 from leasehold.fences.sql import SqlFence
 from leasehold.fences.sql_handles import Handle
@@ -24,22 +25,26 @@ from leasehold.fences.sqlite import SqliteFence
 from leasehold.fences.steps import drive
 from leasehold.names import check_wait
 from leasehold.patterns.databases import Connections, handle_of
+from leasehold.patterns.dialects import INSERT, LOCKING, TEXT, UNLESS_THERE, clock
+from leasehold.patterns.partitions.bells import Bell, Ring, hear_postgres, keep_listening
 from leasehold.patterns.partitions.entities import Entities
-from leasehold.patterns.partitions.inbox import BATCH, MOST_TRIES, MOST_WAITING, Message, Parked, packed
+from leasehold.patterns.partitions.inbox import (
+    BATCH,
+    MOST_TRIES,
+    MOST_WAITING,
+    REMEMBER,
+    Key,
+    Message,
+    Parked,
+    key_of,
+    packed,
+)
 
 T = TypeVar("T")
 Steps = Generator[Ask, Answer, T]
 
 PATIENCE: Final = 30.0
 """How long a SQLite file is waited for that others write to, in seconds."""
-_NOW: Final = {
-    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
-    "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
-    "mysql": "CAST(unix_timestamp(sysdate(3)) * 1000 AS SIGNED)",
-}
-_INSERT: Final = {"sqlite": "INSERT OR IGNORE", "postgresql": "INSERT", "mysql": "INSERT IGNORE"}
-_UNLESS_THERE: Final = {"sqlite": "", "postgresql": " ON CONFLICT DO NOTHING", "mysql": ""}
-_TEXT: Final = {"sqlite": "TEXT", "postgresql": "TEXT", "mysql": "MEDIUMTEXT CHARACTER SET utf8mb4"}
 _MESSAGES: Final = """
 CREATE TABLE IF NOT EXISTS {table} (
     team CHAR(32) NOT NULL, place INTEGER NOT NULL, seq BIGINT NOT NULL, entity {text} NOT NULL,
@@ -50,21 +55,42 @@ CREATE TABLE IF NOT EXISTS {table}_place (
     team CHAR(32) NOT NULL, place INTEGER NOT NULL, last_seq BIGINT NOT NULL, waiting INTEGER NOT NULL,
     PRIMARY KEY (team, place))"""
 
+_KEYS: Final = """
+CREATE TABLE IF NOT EXISTS {table}_key (
+    team CHAR(32) NOT NULL, name CHAR(32) NOT NULL, fingerprint CHAR(32) NOT NULL, seq BIGINT NOT NULL,
+    at BIGINT NOT NULL, PRIMARY KEY (team, name))"""
+
+
+class _Put(NamedTuple):
+    """What came of putting a message: its number, 0 when there was no room; and what was put under its key."""
+
+    seq: int
+    fingerprint: str
+
 
 class _Sql:
     """The statements, in the words of one kind of database."""
 
-    def __init__(self, dialect: str, table: str) -> None:
-        this, now = "team = :team AND place = :place", _NOW[dialect]
-        self.create = [made.format(table=table, text=_TEXT[dialect]) for made in (_MESSAGES, _PLACES)]
+    def __init__(self, dialect: str, table: str, channel: str) -> None:
+        this, now = "team = :team AND place = :place", clock(dialect, 3)
+        self.create = [made.format(table=table, text=TEXT[dialect]) for made in (_MESSAGES, _PLACES, _KEYS)]
         self._count_up = (
             f"UPDATE {table}_place SET waiting = waiting + 1, last_seq = last_seq + 1 WHERE {this} AND waiting < :most"
         )
         self._count_down = f"UPDATE {table}_place SET waiting = waiting - 1 WHERE {this}"
         self._add_place = (
-            f"{_INSERT[dialect]} INTO {table}_place (team, place, last_seq, waiting) "
-            f"VALUES (:team, :place, 0, 0){_UNLESS_THERE[dialect]}"
+            f"{INSERT[dialect]} INTO {table}_place (team, place, last_seq, waiting) "
+            f"VALUES (:team, :place, 0, 0){UNLESS_THERE[dialect]}"
         )
+        self._count_back = f"UPDATE {table}_place SET waiting = waiting - 1, last_seq = last_seq - 1 WHERE {this}"
+        self._known = f"SELECT seq, fingerprint FROM {table}_key WHERE team = :team AND name = :name"
+        self._known_by_now = self._known + LOCKING[dialect]
+        self._add_key = (
+            f"{INSERT[dialect]} INTO {table}_key (team, name, fingerprint, seq, at) "
+            f"VALUES (:team, :name, :fingerprint, :seq, {now}){UNLESS_THERE[dialect]}"
+        )
+        self._sweep_keys = f"DELETE FROM {table}_key WHERE team = :team AND at <= {now} - :age"
+        self._notify = f"SELECT pg_notify('{channel}', '')" if dialect == "postgresql" else ""
         self._last_seq = f"SELECT last_seq FROM {table}_place WHERE {this}"
         self._add = (
             f"INSERT INTO {table} (team, place, seq, entity, payload, tries, parked, error) "
@@ -93,15 +119,25 @@ class _Sql:
                 f"tries = tries + 1, error = :error WHERE {this} AND seq = :seq AND parked = 0"
             )
 
-    def put(self, values: dict[str, object]) -> Steps[int]:
-        """Take the next number, and store the message under it."""
+    def put(self, values: dict[str, object], key: Key | None) -> Steps[_Put]:
+        """Take the next number, and store the message under it, unless its key is known."""
+        named = {**values, **key._asdict()} if key else values
+        if key and (rows := (yield Ask(self._known, named)).rows):
+            return _Put(int(rows[0][0]), rows[0][1])
         if not (yield Ask(self._count_up, values)).touched:
             yield Ask(self._add_place, values)
             if not (yield Ask(self._count_up, values)).touched:
-                return 0
+                return _Put(0, "")
         seq = int((yield Ask(self._last_seq, values)).rows[0][0])
+        if key and not (yield Ask(self._add_key, {**named, "seq": seq})).touched:
+            # Somebody else has put it since: the number was not seen by anybody, and is given back.
+            yield Ask(self._count_back, values)
+            [(seq, fingerprint)] = (yield Ask(self._known_by_now, named)).rows
+            return _Put(int(seq), fingerprint)
         yield Ask(self._add, {**values, "seq": seq})
-        return seq
+        if self._notify:
+            yield Ask(self._notify, {})
+        return _Put(seq, key.fingerprint if key else "")
 
     def waiting(self, team: str) -> Steps[list[int]]:
         """The partitions that have messages."""
@@ -129,8 +165,9 @@ class _Sql:
         """What was put aside."""
         return (yield Ask(self._parked, {"team": team, "most": most})).rows
 
-    def sweep(self, team: str, age: int) -> Steps[int]:
-        """Forget what was put aside."""
+    def sweep(self, team: str, age: int, age_of_keys: int) -> Steps[int]:
+        """Forget what was put aside, and keys."""
+        yield Ask(self._sweep_keys, {"team": team, "age": age_of_keys})
         return (yield Ask(self._sweep, {"team": team, "age": age})).touched
 
 
@@ -159,11 +196,17 @@ class SqlInbox:
         table: str = "leasehold_inbox",
         most_waiting: int = MOST_WAITING,
         most_tries: int = MOST_TRIES,
+        remember: float = REMEMBER,
     ) -> None:
-        """Refuse messages while `most_waiting` wait in one partition; put one aside that failed `most_tries` times."""
+        """Refuse messages while `most_waiting` wait in one partition; put one aside that failed `most_tries` times.
+
+        Keys are known for `remember` seconds at least, and until the next `sweep`.
+        """
         self._connections = Connections(on, patience=PATIENCE)
         self._entities, self._table = entities, check_identifier(table, what="table")
         self._most_waiting, self._most_tries = most_waiting, most_tries
+        self._remember = int(check_wait(remember, what="remember") * 1000)
+        self._bell = Bell()
         # A digest is compared byte by byte under every collation.
         self._team = hashlib.blake2b(entities.group.encode(), digest_size=16).hexdigest()
 
@@ -174,17 +217,36 @@ class SqlInbox:
                 handle.ask(Ask(statement, {}))
             _fence(connection).create()
 
-    def put(self, entity: str, payload: object) -> int:
+    def put(self, entity: str, payload: object, *, key: str | None = None) -> int:
         """See `Inbox`."""
         with self._lent() as (_, handle, sql), handle.transaction():
-            return self._put(handle, sql, entity, payload)
+            seq = self._put(handle, sql, entity, payload, key)
+        self._bell.ring()
+        return seq
 
-    def put_on(self, connection: Any, entity: str, payload: object) -> int:
+    def put_on(self, connection: Any, entity: str, payload: object, *, key: str | None = None) -> int:
         """Put a message in the transaction that is open on the caller's own connection: both happen, or neither."""
         handle = handle_of(connection)
         if not handle.will_be_in_transaction():
             raise Misuse("no transaction is open on this connection; begin one, or use put()")
-        return self._put(handle, _Sql(handle.dialect, self._table), entity, payload)
+        return self._put(handle, self._sql(handle), entity, payload, key)
+
+    def listen(self, ring: Ring, over: threading.Event) -> None:
+        """See `Inbox`. What other processes put is told by PostgreSQL alone; elsewhere it is found by looking."""
+
+        def hear() -> None:
+            connection: Any = self._connections.connect()
+            try:
+                if handle_of(connection).dialect == "postgresql":
+                    connection.autocommit = True
+                    hear_postgres(connection, self._channel, ring, over)
+                    return
+            finally:
+                connection.close()
+            over.wait()
+
+        with self._bell.heard(ring):
+            keep_listening(hear, over)
 
     def waiting(self) -> list[int]:
         """See `Inbox`."""
@@ -210,7 +272,7 @@ class SqlInbox:
         """
         handle = handle_of(connection)
         _fence(connection).check(self._resource(message.partition), token)
-        drive(_Sql(handle.dialect, self._table).acknowledge(self._values(message)), handle.ask)
+        drive(self._sql(handle).acknowledge(self._values(message)), handle.ask)
         message.acknowledged = True
 
     def fail(self, message: Message, token: int | HasToken, error: str) -> bool:
@@ -232,25 +294,28 @@ class SqlInbox:
         """See `Inbox`."""
         age = int(check_wait(older_than, what="older_than") * 1000)
         with self._lent() as (_, handle, sql):
-            return drive(sql.sweep(self._team, age), handle.ask)
+            return drive(sql.sweep(self._team, age, self._remember), handle.ask)
 
     def close(self) -> None:
         """Close connections; they are made again when needed."""
         self._connections.close()
 
-    def _put(self, handle: Handle, sql: _Sql, entity: str, payload: object) -> int:
-        place = self._entities.partition_of(entity)
+    def _put(self, handle: Handle, sql: _Sql, entity: str, payload: object, key: str | None) -> int:
+        place, text = self._entities.partition_of(entity), packed(payload)
+        named = key_of(key, entity, text)
         values: dict[str, object] = {
             "team": self._team,
             "place": place,
             "entity": entity,
-            "payload": packed(payload),
+            "payload": text,
             "most": self._most_waiting,
         }
-        seq = drive(sql.put(values), handle.ask)
-        if not seq:
+        put = drive(sql.put(values, named), handle.ask)
+        if not put.seq:
             raise QueueFull(f"partition {place} of the inbox {quoted(self._entities.group)}", self._most_waiting)
-        return seq
+        if key is not None and named is not None and put.fingerprint != named.fingerprint:
+            raise KeyReused(key)
+        return put.seq
 
     def _values(self, message: Message) -> dict[str, object]:
         return {"team": self._team, "place": message.partition, "seq": message.seq}
@@ -262,4 +327,11 @@ class SqlInbox:
     def _lent(self) -> Iterator[tuple[Any, Handle, _Sql]]:
         with self._connections.lent() as connection:
             handle = handle_of(connection)
-            yield connection, handle, _Sql(handle.dialect, self._table)
+            yield connection, handle, self._sql(handle)
+
+    def _sql(self, handle: Handle) -> _Sql:
+        return _Sql(handle.dialect, self._table, self._channel)
+
+    @property
+    def _channel(self) -> str:
+        return f"leasehold_inbox_{self._team}"

@@ -6,21 +6,20 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from leasehold.client import AsyncLeasehold
 from leasehold.errors import LeaseholdError, Misuse, Moved, quoted
 from leasehold.keeping import log
 from leasehold.lease import AsyncLease
 from leasehold.names import check_wait
+from leasehold.patterns.partitions.bells import Bell, Ear, Rounds
 from leasehold.patterns.partitions.crew import Crew, Member
 from leasehold.patterns.partitions.entities import Entities
+from leasehold.patterns.partitions.inbox import EVERY, AsyncFeed, AsyncHandler, AsyncInbox
 from leasehold.patterns.partitions.owned import Item, Owned, Writer
 from leasehold.patterns.partitions.settings import SHORT_PAUSE, Group, MemberTerms, Settings
 from leasehold.worlds import boot_clock
-
-if TYPE_CHECKING:
-    from leasehold.patterns.partitions.inbox import AsyncHandler, AsyncInbox
 
 T = TypeVar("T")
 
@@ -66,7 +65,7 @@ class AsyncPartitions(Group[AsyncLease]):
         self._settings = Settings(**terms).checked(locks.facts.least_ttl)
         self._locks = locks
         self._crew = self._new_crew()
-        self._wake = asyncio.Event()
+        self._wake, self._bell = asyncio.Event(), Bell()
         self._looking: asyncio.Task[None] | None = None
         self._leaving = False
         self._running: set[asyncio.Task[None]] = set()
@@ -75,7 +74,7 @@ class AsyncPartitions(Group[AsyncLease]):
 
     def _new_crew(self) -> Crew[AsyncLease]:
         ground = _Ground(self._locks, self._entities, self._settings)
-        me = self._settings.name_in(self._locks._desk.about)
+        me = self._settings.name_in(self._locks.about)
         return Crew(ground, self._entities, me, self._settings.pace, open_=self._open, close=self._close_one)
 
     async def join(self) -> None:
@@ -138,26 +137,32 @@ class AsyncPartitions(Group[AsyncLease]):
             await asyncio.sleep(SHORT_PAUSE)
 
     async def serve(
-        self, inbox: AsyncInbox, handle: AsyncHandler, *, until: asyncio.Event, every: float = 0.05
+        self, inbox: AsyncInbox, handle: AsyncHandler, *, until: asyncio.Event, every: float = EVERY
     ) -> None:
-        """Handle what is put into an inbox for the partitions of this member, in order, until `until` is set."""
-        from leasehold.patterns.partitions.inbox import AsyncFeed
+        """Handle what is put into an inbox for the partitions of this member, in order, until `until` is set.
 
-        feed = AsyncFeed(inbox, handle)
-        feeding: dict[int, asyncio.Future[None]] = {}
-        while not until.is_set():
-            for number in [number for number, future in feeding.items() if future.done()]:
-                feed.look_at(feeding.pop(number))
-            for number in await inbox.waiting():
-                owned = self._crew.mine.get(number)
-                if owned is not None and owned.serves and number not in feeding:
-                    feeding[number] = asyncio.get_running_loop().create_future()
-                    self._put_if_served(owned, Item(f"partition {number}", feed.work, feeding[number]))
-            try:
-                async with asyncio.timeout(every):
-                    await until.wait()
-            except TimeoutError:
-                continue
+        See `Partitions.serve`.
+        """
+        feed, bell, loop = AsyncFeed(inbox, handle), asyncio.Event(), asyncio.get_running_loop()
+        rounds = Rounds(check_wait(every, what="every"), feed.look_at)
+        over = asyncio.create_task(until.wait())
+        ear = Ear(inbox, lambda: loop.call_soon_threadsafe(bell.set))
+        try:
+            with self._bell.heard(bell.set):
+                while not over.done():
+                    bell.clear()
+                    for number in rounds.wanted(await inbox.waiting()):
+                        owned = self._crew.mine.get(number)
+                        if owned is not None and owned.serves:
+                            future: asyncio.Future[float] = loop.create_future()
+                            future.add_done_callback(lambda one: bell.set() if rounds.has_gone_well(one) else None)
+                            rounds.begin(number, future)
+                            self._put_if_served(owned, Item(f"partition {number}", feed.work, future))
+                    if await _either(bell, over, rounds.pause()):
+                        rounds.rung()
+        finally:
+            over.cancel()
+            await asyncio.to_thread(ear.close)
 
     def _put_if_served(self, owned: Owned, item: Item) -> None:
         try:
@@ -206,6 +211,7 @@ class AsyncPartitions(Group[AsyncLease]):
 
         if warm is not None:
             self._put(owned, Item("", work, _logged()))
+        self._bell.ring()
         return owned
 
     def _close_one(self, owned: Owned, why: str) -> None:
@@ -246,6 +252,14 @@ class AsyncPartitions(Group[AsyncLease]):
     ) -> None:
         """Leave."""
         await self.leave()
+
+
+async def _either(bell: asyncio.Event, over: asyncio.Task[Any], seconds: float) -> bool:
+    """Wait for either, for so many seconds; whether it was the bell."""
+    ringing = asyncio.create_task(bell.wait())
+    await asyncio.wait({ringing, over}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    ringing.cancel()
+    return bell.is_set()
 
 
 def _logged() -> asyncio.Future[Any]:
