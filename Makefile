@@ -53,9 +53,11 @@ bench: $(VENV)/.ready-dev servers  ## measure beside peers and the raw cost of e
 	@LEASEHOLD_SERVERS=.servers $(BIN)/leasehold bench $(BENCH_ARGS)
 
 docs: $(VENV)/.ready-dev  ## build the documentation into site/
+	@$(BIN)/python tools/reference_pages.py
 	@$(BIN)/zensical build --clean --strict
 
 docs-serve: $(VENV)/.ready-dev  ## serve the documentation while it is being written
+	@$(BIN)/python tools/reference_pages.py
 	@$(BIN)/zensical serve
 
 sim: $(VENV)/.ready  ## explore N simulated histories (make sim N=100000)

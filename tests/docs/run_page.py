@@ -1,6 +1,7 @@
 """Runs a page of the documentation: every Python block and every command on it, top to bottom, as a reader would.
 
-Python blocks share one namespace. In a ``console`` block, each line that starts with ``$ `` is a command that must
+Python blocks share one namespace; one with ``title="worker.py"`` is saved as that file instead, as the reader is asked
+to. In a ``console`` block, each line that starts with ``$ `` is a command that must
 succeed, or exit as the following ``[exit N]`` line says. Tracebacks name the line of the page.
 """
 
@@ -16,15 +17,17 @@ FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>.*)$")
 NOT_RUN = re.compile(r"^(pip install|make |git clone|source |cd )")
 """What a reader does once, before the page begins; the suite itself runs these in its own set-up."""
 RUNNABLE = {"python", "console"}
+TITLE = re.compile(r'title="([\w./-]+)"')
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: what it is, where it starts, and its text."""
+    """A fenced block: what it is, where it starts, its text, and the file that it is to be saved as."""
 
     kind: str
     line: int
     text: str
+    title: str | None = None
 
 
 def blocks_of(page: str) -> list[Block]:
@@ -35,10 +38,12 @@ def blocks_of(page: str) -> list[Block]:
     for number, line in enumerate(page.splitlines(), 1):
         fence = FENCE.match(line)
         if opened is None and fence is not None:
-            opened = (fence["indent"], fence["ticks"], fence["info"].strip().split(" ")[0], number)
+            opened = (fence["indent"], fence["ticks"], fence["info"].strip(), number)
             body = []
         elif opened is not None and line.strip() == opened[1]:
-            found.append(Block(opened[2], opened[3], "\n".join(body) + "\n"))
+            title = TITLE.search(opened[2])
+            text = "\n".join(body) + "\n"
+            found.append(Block(opened[2].split(" ")[0], opened[3], text, title[1] if title else None))
             opened = None
         elif opened is not None:
             body.append(line.removeprefix(opened[0]))
@@ -62,7 +67,10 @@ def run(path: Path) -> None:
     """Run the page; any failure ends with a traceback."""
     namespace: dict[str, object] = {"__name__": "__page__"}
     for block in blocks_of(path.read_text()):
-        if block.kind == "python":
+        if block.title is not None:
+            Path(block.title).parent.mkdir(parents=True, exist_ok=True)
+            Path(block.title).write_text(block.text)
+        elif block.kind == "python":
             source = "\n" * block.line + block.text
             exec(compile(source, str(path), "exec"), namespace)
         elif block.kind == "console":
@@ -73,4 +81,5 @@ def run(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path.cwd()))  # what the page saves as a file, it can import
     run(Path(sys.argv[1]))
