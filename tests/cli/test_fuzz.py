@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 
@@ -28,7 +27,8 @@ words = st.sampled_from(OPTIONS) | st.sampled_from(VALUES) | st.text(max_size=20
 joined = st.builds(
     lambda option, value: f"{option}={value}", st.sampled_from(OPTIONS), st.sampled_from(VALUES) | st.text()
 )
-# A program that cannot exist: what is fuzzed is the command, not the machine that it runs on.
+# What is fuzzed is the command, not the machine that it runs on: no word may be the name of a program. So there is none
+# on the PATH, and at the end stands one that cannot exist.
 lines = st.builds(
     lambda verb, rest: [verb, *rest, *(["--", "./no-such-program"] if verb == "run" else [])],
     st.sampled_from(VERBS) | words,
@@ -39,7 +39,7 @@ lines = st.builds(
 @pytest.fixture(scope="module")
 def environment() -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory() as home:
-        yield {"HOME": home, "PATH": os.environ["PATH"], "LEASEHOLD_URL": f"sqlite:///{home}/leases.db"}
+        yield {"HOME": home, "PATH": f"{home}/empty", "LEASEHOLD_URL": f"sqlite:///{home}/leases.db"}
 
 
 @settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
