@@ -56,8 +56,10 @@ def test_no_claim_is_broken_in_many_histories(engine: str) -> None:
 
 @pytest.mark.parametrize(("engine", "bug"), BUGS)
 def test_a_planted_bug_is_caught(engine: str, bug: str) -> None:
-    found = first_caught(bug, SEEDS, engine)
-    assert found is not None, f"not caught in {len(SEEDS)} histories: {mutations_of(engine)[bug].bug}"
+    # What once failed comes first: some of these bugs were ours, and rare.
+    seeds = [*(seed for failed, seed in CORPUS if failed == engine), *SEEDS]
+    found = first_caught(bug, seeds, engine)
+    assert found is not None, f"not caught in {len(seeds)} histories: {mutations_of(engine)[bug].bug}"
     print(f"{engine}: {bug} is caught at seed {found[0]} by {found[1].judge}: {found[1].text}")
 
 

@@ -198,6 +198,8 @@ class ZooKeeperEngine:
                 line.fail("it was silent for too long")
             if now >= line.sent_at + session.timeout * PINGED or line.failure is not None:
                 line.ping(now)  # which says why, if it has failed
+                # One that gave up, and could not say so, would else stand before this one for as long as it waits.
+                await self._pay_debts(session, min(until, now + session.timeout * PINGED))
 
     async def _pause(self, until: float) -> None:
         """Do not ask again at once, for a watch that does not work would else become a busy loop."""
@@ -260,7 +262,7 @@ class ZooKeeperEngine:
     async def _pay_debts(self, session: Session, until: float) -> None:
         """What should have been given back, and could not be, must not live on with the session."""
         for place in self._places.given_up(session):
-            with contextlib.suppress(EngineError):  # tried again with the next renewal
+            with contextlib.suppress(EngineError):  # tried again with the next renewal, or ping
                 await self.release(place.want.name, place.want.holder, until=until)
 
     async def release(self, name: str, holder: str, *, until: float) -> bool:

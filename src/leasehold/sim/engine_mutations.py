@@ -16,5 +16,6 @@ def mutations_of(engine: str) -> dict[str, Mutation]:
     if engine == TABLE.engine:
         return MUTATIONS
     from leasehold.sim.etcd_mutations import ETCD_MUTATIONS
+    from leasehold.sim.zookeeper_mutations import ZOOKEEPER_MUTATIONS
 
-    return {"etcd": ETCD_MUTATIONS}[engine]
+    return {"etcd": ETCD_MUTATIONS, "zookeeper": ZOOKEEPER_MUTATIONS}[engine]

@@ -30,10 +30,18 @@ class Listener(Protocol):
         ...
 
 
+class Breakable(Protocol):
+    """Something that hears when a connection breaks."""
+
+    def broke(self) -> None:
+        """It broke."""
+        ...
+
+
 class Link:
     """One connection of a process to the server. It is re-established by the next request after it broke."""
 
-    __slots__ = ("address", "cut", "epoch", "held", "latest", "listener", "pending", "process")
+    __slots__ = ("address", "cut", "epoch", "held", "latest", "listener", "pending", "process", "sockets")
 
     def __init__(self, process: Process, address: str) -> None:
         self.process, self.address = process, address
@@ -44,6 +52,8 @@ class Link:
         self.listener: Listener | None = None
         self.latest: float | None = None
         """When the latest request arrives, where requests overtake each other only on a bad day; else None."""
+        self.sockets: list[Breakable] = []
+        """Those that are open on it."""
         self.held: list[tuple[Channel, tuple[object, ...]]] = []
         """What was sent in order while the connection was cut; it is sent again until it gets through."""
 
@@ -134,6 +144,17 @@ class Network:
         for task, turn in link.pending.items():
             scheduler.call_at(scheduler.now + QUICKEST, scheduler.resume, task, turn, BROKEN)
         scheduler.call_at(scheduler.now + QUICKEST, self._woken, link, link.epoch, None)
+        sockets, link.sockets = link.sockets, []
+        link.held.clear()
+        for one in sockets:
+            scheduler.call_at(scheduler.now + QUICKEST, self._broke, link, one)
+
+    def _broke(self, link: Link, one: Breakable) -> None:
+        process = link.process
+        if process.paused:
+            process.backlog.append((self._broke, (link, one)))
+        elif not process.dead:
+            one.broke()
 
 
 class Channel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -81,7 +81,7 @@ def explore(
     return total
 
 
-def first_caught(mutation: str, seeds: range, engine: str = TABLE.engine) -> tuple[int, Violation] | None:
+def first_caught(mutation: str, seeds: Iterable[int], engine: str = TABLE.engine) -> tuple[int, Violation] | None:
     """The first seed at which a judge who should condemns the mutation, and why; None if there is none."""
     bug = mutations_of(engine)[mutation]
     judges = bug.caught_by

@@ -33,8 +33,15 @@ def _etcd(network: Network, events: list[Event], rate: float) -> Site:
     return EtcdSite(network, events, rate)
 
 
+def _zookeeper(network: Network, events: list[Event], rate: float) -> Site:
+    from leasehold.sim.zookeeper import ZooKeeperSite
+
+    return ZooKeeperSite(network, events, rate)
+
+
 _ALL: Final = (
     Kind(TABLE, SimServer),
     Kind(Traits("etcd", CONNECTED | {"election"}, (2.0, 3.0, 4.0), (0.0,)), _etcd),
+    Kind(Traits("zookeeper", CONNECTED | {"election"}, (2.0, 3.0, 4.0), (0.0,)), _zookeeper),
 )
 KINDS: Final = {kind.traits.engine: kind for kind in _ALL}

@@ -19,7 +19,7 @@ from leasehold.wires import zookeeper_messages as messages
 from leasehold.wires.redis_target import Endpoint
 from leasehold.wires.sockets import Bell, BlockingSockets, Sockets
 from leasehold.wires.zookeeper_address import Address
-from leasehold.wires.zookeeper_dial import dial
+from leasehold.wires.zookeeper_dial import Dialled, dial
 from leasehold.wires.zookeeper_errors import (
     SESSION_EXPIRED,
     SESSION_MOVED,
@@ -203,7 +203,7 @@ class Wire(ABC, Generic[B]):
                 await self._drained(replace, until)
             seen, timeout, number, password = session.hello()
             hello = messages.connect(seen=seen, timeout=timeout, session=number, password=password)
-            dialled = await dial(self._address, self._endpoints.order, self._sockets, hello, until)
+            dialled = await self._connect(hello, until)
             if not session.connected(dialled):
                 dialled.line.fail("its session is over")
                 session.hang_up("its session is over")
@@ -211,6 +211,10 @@ class Wire(ABC, Generic[B]):
             self._endpoints.works(dialled.endpoint)
         finally:
             session.end_dialling(who)
+
+    async def _connect(self, hello: bytes, until: float) -> Dialled:
+        """Establish the session that `hello` asks for, on a server of the ensemble."""
+        return await dial(self._address, self._endpoints.order, self._sockets, hello, until)
 
     async def _drained(self, line: Line, until: float) -> None:
         """Wait until a connection has answered everything."""

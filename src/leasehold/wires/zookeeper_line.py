@@ -243,11 +243,11 @@ class Line:
             if self.failure is not None:
                 return
             self._flush()
-            self._moving = True
+            self._moving, heard = True, False
             try:
                 while data := self._sock.recv(CHUNK):
                     self._in += data
-                    self.heard_at = now
+                    self.heard_at, heard = now, True
                     if len(data) < CHUNK and len(self._later) == 1:
                         break  # with TLS, more may have arrived than the system knows of
                 else:
@@ -258,7 +258,7 @@ class Line:
                 self._fail(_words(error))
             self._hand_out()
             self._moving = False
-            for other, reader in self._readers.items():
+            for other, reader in self._readers.items() if heard else ():  # for nothing, they would never stop
                 if other is not station:
                     reader.wake()
 

@@ -1,0 +1,93 @@
+"""Bugs that a lock on ZooKeeper can have, planted in the ZooKeeper engine."""
+
+from __future__ import annotations
+
+from leasehold.engines import zookeeper, zookeeper_nodes, zookeeper_places, zookeeper_queue
+from leasehold.sim.mutating import Edit, Mutation, edit, registrar
+from leasehold.wires import zookeeper_line
+
+ZOOKEEPER_MUTATIONS: dict[str, Mutation] = {}
+_caught_by = registrar(ZOOKEEPER_MUTATIONS)
+
+
+@_caught_by("liveness", "leftovers", "turns", "patience")
+def ghost_after_a_lost_reply() -> list[Edit]:
+    """A creation whose answer was lost is taken not to have happened; another node is created behind its own ghost."""
+    return [
+        edit(zookeeper_nodes.Nodes.change, ("before, place.doubt = place.doubt, session", "before = place.doubt")),
+    ]
+
+
+@_caught_by("exclusion", "told", "given")
+def lowest_watched() -> list[Edit]:
+    """Everybody watches the lowest node, and who sees it go takes it that its turn has come."""
+    return [
+        edit(
+            zookeeper_queue.blockade,
+            ("frozenset(others[-1:]), 0, is_all=len(others) == 1", "frozenset(others[:1]), 0, is_all=True"),
+        )
+    ]
+
+
+@_caught_by("exclusion", "told", "given")
+def predecessor_is_all() -> list[Edit]:
+    """Who sees the one before it go takes it that its turn has come; but that one may only have given up."""
+    return [edit(zookeeper_queue.blockade, ("is_all=len(others) == 1", "is_all=True"))]
+
+
+@_caught_by("exclusion", "told")
+def believes_while_suspended() -> list[Edit]:
+    """A lease is believed in for its TTL though its session is shorter, and may end while nothing is heard."""
+    return [
+        edit(zookeeper_places.timeout_for, ("ttl * 1.4 + tick * 1.5", "ttl * 0.5")),
+        edit(
+            zookeeper_nodes.Nodes.confirm,
+            ("while not session.lasts_until(since + ttl):", "while not session.id:"),
+            ("if session.id and not session.can_last(ttl):", "if False:"),
+        ),
+    ]
+
+
+@_caught_by("exclusion", "told", "given")
+def moves_not_counted() -> list[Edit]:
+    """A node is moved to another session and nobody can tell: for those behind it, its place looks free."""
+    return [
+        edit(
+            zookeeper_nodes.Nodes.move,
+            ("*([messages.check(folder, place.version)] if place.is_next else []),", ""),
+        )
+    ]
+
+
+@_caught_by("given")
+def token_of_the_move() -> list[Edit]:
+    """The token of a node that was moved is the transaction that moved it, not the one that gave it its place."""
+    return [
+        edit(
+            zookeeper_nodes.Nodes.move,
+            ("place.has_node(new, token, session)", "place.has_node(new, reply.zxid, session)"),
+        )
+    ]
+
+
+@_caught_by("turns", "liveness")
+def gone_before_it_was_watched() -> list[Edit]:
+    """Who asks to be told of a node that is gone already waits for news that never come."""
+    return [edit(zookeeper.ZooKeeperEngine.wait, ("if reply.error != OK:", "if False:"))]
+
+
+@_caught_by("liveness")
+def ghost_of_one_that_gave_up() -> list[Edit]:
+    """A waiter that gave up while nobody answered leaves its node to the session, which other waiters keep alive."""
+    return [
+        edit(
+            zookeeper.ZooKeeperEngine._listen,
+            ("await self._pay_debts(session, min(until, now + session.timeout * PINGED))", ""),
+        )
+    ]
+
+
+@_caught_by("soundness")
+def readers_wake_each_other() -> list[Edit]:
+    """Two who read the same connection, in two event loops, wake each other without end, for nothing."""
+    return [edit(zookeeper_line.Line.receive, ("if heard else ()", ""))]
