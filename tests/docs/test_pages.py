@@ -47,7 +47,12 @@ def test_every_snippet_runs(page: Path, tmp_path: Path, request: pytest.FixtureR
 
 @pytest.mark.parametrize(
     "broken",
-    ["```python\nraise ValueError('planted')\n```\n", "```console\n$ false\n```\n", "```python\nassert 1 == 2\n```\n"],
+    [
+        "```python\nraise ValueError('planted')\n```\n",
+        "```console\n$ false\n```\n",
+        "```python\nassert 1 == 2\n```\n",
+        '```python title="saved.py"\nassert 1 == 2\n```\n\n```python\nimport saved\n```\n',
+    ],
 )
 def test_a_broken_snippet_is_found(broken: str, tmp_path: Path) -> None:
     """The runner itself can fail."""
