@@ -1,21 +1,22 @@
-"""Goals of cost and fairness that the benchmark does not time: counted here, on real engines."""
+"""Goals of cost and fairness that the benchmark does not time: counted here, on real engines; and the page of goals."""
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-import threading
+import ast
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from leasehold import Leasehold, NotAcquired
+import goals
+from goal_measures import MEASURES, Seen, left_behind, longest_wait
 from leasehold.bench.places import Place, private_places
-from leasehold.bench.resp import BareSocket
-from leasehold.wires.sqlite_file import lease_file
-from leasehold.worlds import boot_clock
 
+ROOT = Path(__file__).parents[2]
 ENGINES = ("sqlite", "redis")
+IDS = [*(f"R{n}" for n in range(1, 9)), *(f"L{n}" for n in range(1, 7)), *(f"C{n}" for n in range(1, 5))]
+IDS += [f"F{n}" for n in range(1, 6)]
 
 
 @pytest.fixture(scope="module")
@@ -25,49 +26,67 @@ def places() -> Iterator[dict[str, Place]]:
         yield {place.engine: place for place in both}
 
 
-def everything_on(place: Place) -> int:
-    """How many keys, or rows, there are."""
-    if place.speaks_redis:
-        with BareSocket(place.on) as server:
-            return len(list(server.scan("*")))
-    with contextlib.closing(sqlite3.connect(lease_file(place.on).path)) as connection:
-        tables = [name for [name] in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        return sum(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables)
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_failed_attempts_leave_nothing_behind(places: dict[str, Place], engine: str) -> None:
-    place = places[engine]
-    with Leasehold(place.on, namespace=place.namespace) as locks, locks.lock("held"):
-        before = everything_on(place)
-        for number in range(1000):
-            assert locks.lock("held").try_acquire() is None
-            if number % 20 == 0:
-                with pytest.raises(NotAcquired):
-                    locks.lock("held", wait=0.002).acquire()
-        assert everything_on(place) == before
+    assert left_behind(places[engine], 1000) == 0
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_of_fifty_waiters_each_is_served_within_ten_fair_shares(places: dict[str, Place], engine: str) -> None:
-    place, waiters, turns = places[engine], 50, 20  # a starved one would wait for half of the time and more
-    waits: list[float] = []
-    with Leasehold(place.on, namespace=place.namespace) as locks:
-        lock = locks.lock("wanted", wait=60)
+    # A starved one would wait for half of the time and more.
+    assert longest_wait(places[engine].on, waiters=50, turns=20, namespace=places[engine].namespace) <= 10
 
-        def work() -> None:
-            for _ in range(turns):
-                asked = boot_clock()
-                with lock:
-                    waits.append(boot_clock() - asked)
 
-        threads = [threading.Thread(target=work) for _ in range(waiters)]
-        began = boot_clock()
-        with lock:  # all of them queue before the first is served
-            for thread in threads:
-                thread.start()
-        for thread in threads:
-            thread.join()
-        fair_share = (boot_clock() - began) / turns
-    assert len(waits) == waiters * turns
-    assert max(waits) <= 10 * fair_share
+# The page
+
+
+def kept() -> list[dict[str, object]]:
+    goals_kept: list[dict[str, object]] = json.loads(goals.DATA.read_text())
+    return goals_kept
+
+
+def test_every_goal_is_there_once() -> None:
+    assert [goal["id"] for goal in kept()] == IDS
+    assert set(MEASURES) <= set(IDS)
+
+
+def shown_by() -> list[str]:
+    return sorted({one for goal in json.loads(goals.DATA.read_text()) for one in goal["shown_by"]})
+
+
+@pytest.mark.parametrize("named", shown_by())
+def test_what_shows_a_goal_exists(named: str) -> None:
+    """A test that was renamed, or a command that is gone, shows nothing."""
+    first, _, name = named.partition("::")
+    if first.endswith(".py"):
+        tree = ast.parse((ROOT / first).read_text())
+        tests = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        assert not name or name in tests
+        assert any(test.startswith("test_") for test in tests)
+    elif first.startswith("make "):
+        assert f"\n{first.split()[1]}:" in (ROOT / "Makefile").read_text()
+    else:
+        assert first.startswith(("leasehold bench ", "leasehold chaos ", "python tools/goals.py --measure "))
+        assert "--measure" not in first or first.split()[-1] in MEASURES
+
+
+def test_a_goal_that_is_missed_says_by_how_much_and_one_that_is_measured_says_when() -> None:
+    for goal in kept():
+        assert goal["met"] in (True, False, None)
+        assert (goal["met"] is False) == bool(goal["missed_by"]), goal["id"]
+        assert goal["on"] or goal["met"] is None or "in each run of the tests" in str(goal["seen"]), goal["id"]
+
+
+def test_the_page_is_made_of_the_file() -> None:
+    assert goals.PAGE.read_text() == goals.page(json.loads(goals.DATA.read_text())), "run: python tools/goals.py"
+
+
+def test_a_missed_goal_is_shown_as_such() -> None:
+    goal = {"id": "L3", "goal": "Quick", "shown_by": ["make peers"], "seen": "", "met": None, "missed_by": "", "on": ""}
+    assert "| open |" in goals.page([goal])
+    goals.note(goal, Seen("1.00 s", False, "0.75 s"))
+    made = goals.page([goal])
+    assert "**missed** by 0.75 s" in made
+    assert "Of 1 goals, 0 are met; missed: L3" in made
+    goals.note(goal, Seen("0.10 s", True))
+    assert "missed: none" in goals.page([goal])

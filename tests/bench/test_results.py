@@ -140,3 +140,13 @@ def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "leasehold bench --quick" in said
     assert "leasehold bench --on redis://" in said
+
+
+def test_an_unknown_engine_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--engines", "sqlite,nonsense"])
+    assert ended.value.code == 2
+    assert "'nonsense'; there are sqlite, redis, redlock" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["--engines", "all", "--on", "redis://127.0.0.1"])
+    assert "not allowed with argument" in capsys.readouterr().err
