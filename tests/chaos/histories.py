@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from leasehold.chaos.checkers import Verdict, judge
+from leasehold.chaos.faults import FAULTS
 from leasehold.chaos.history import RESOURCE, RUN, Event, Kind
 from leasehold.chaos.run_info import RunInfo
 
@@ -123,11 +124,13 @@ class Story:
         """What the run reads at the end."""
         self.add(at, RUN, "got", resource=side, kind=kind, key=self.name, final=True, value=value, **more)
 
-    def fault(self, at: float, over: float, fault: str, struck: Any) -> None:
-        """Something is broken for a while."""
+    def fault(self, at: float, over: float, fault: str, struck: Any, *, hit: float | None = None) -> None:
+        """Something is broken for a while, from the intent (or from when it had struck) until it is mended."""
         op = self.op()
-        self.add(at, RUN, "fault", op, fault=fault, at=struck)
-        self.add(over, RUN, "fault over", op, fault=fault, at=struck)
+        kind = FAULTS.get(fault)
+        self.add(at, RUN, "fault", op, fault=fault, robs=kind is not None and kind.pauses_holders)
+        self.events.append(Event(at if hit is None else hit, RUN, "struck", "", op, None, {"at": struck}))
+        self.add(over, RUN, "fault over", op, fault=fault)
 
 
 def right(seed: int, *, leases: int = 40, names: int = 2, mode: str = "exclusive", tokens: bool = True) -> list[Event]:

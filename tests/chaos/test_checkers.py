@@ -14,7 +14,7 @@ from tests.chaos.histories import RUN_INFO, changed, right, together, verdicts, 
 
 from leasehold.chaos.checkers import CHECKERS
 from leasehold.chaos.checkers.search import Operation, explain
-from leasehold.chaos.history import Event
+from leasehold.chaos.history import Event, Kind
 
 # The same examples in every run: a search for new ones is no part of the suite.
 EXAMPLES = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), max_examples=15)
@@ -143,7 +143,7 @@ def _stuck(history: list[Event], chance: random.Random) -> list[Event]:
 
 def _unharmed(history: list[Event]) -> set[str]:
     """Workers that no fault struck."""
-    return {event.worker for event in history} - {one.detail["at"] for one in history if one.kind == "fault"}
+    return {event.worker for event in history} - {one.detail["at"] for one in history if one.kind == "struck"}
 
 
 def _impatient(history: list[Event], chance: random.Random) -> list[Event]:
@@ -229,6 +229,30 @@ def test_semaphores(seed: int) -> None:
         replace(one, detail={**one.detail, "permits": most - 1}) if "permits" in one.detail else one for one in history
     ]
     assert {"permits", "linearizable"} <= violated(fewer)
+
+
+@given(SEEDS)
+@EXAMPLES
+def test_reentrant_holders(seed: int) -> None:
+    """Who holds may ask again, and gets the same token; nobody else may, and no other token is right."""
+    history = right(seed)
+    releases = {(one.worker, one.op): one for one in history if one.kind == "release"}
+    outer = random.Random(seed).choice([one for one in history if (one.worker, one.op) in releases])
+    since = next(one for one in history if one.kind == "granted" and _of(one, outer))
+    part = (releases[outer.worker, outer.op].at - since.at) / 5
+    kinds: tuple[Kind, ...] = ("ask", "granted", "release", "released")
+
+    def again(worker: str, token: int) -> set[str]:
+        inner = [
+            Event(since.at + place * part, worker, kind, since.name, 999_999, token, {"again": True, "wait": 60.0})
+            for place, kind in enumerate(kinds, 1)
+        ]
+        return violated(sorted([*history, *inner], key=lambda event: event.at))
+
+    assert since.token is not None
+    assert again(since.worker, since.token) == set()
+    assert {"exclusive", "linearizable"} <= again("somebody else", since.token)
+    assert "linearizable" in again(since.worker, since.token + 1)
 
 
 # The search itself, compared with trying everything

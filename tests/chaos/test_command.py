@@ -39,6 +39,7 @@ def test_the_list_names_everything_and_what_it_needs(leasehold: Command) -> None
     assert needs["engine-restart"] == "--start"
     assert needs["leader-kill"] == "--start with --members 3"
     assert needs["partition"] == "an engine reached over TCP"
+    assert needs["failover"] == "--start redis or valkey with --members 2"
 
 
 def test_a_run_for_people_says_what_was_seen_and_how_to_repeat_it(leasehold: Command, tmp_path: Path) -> None:
@@ -73,7 +74,9 @@ def test_a_violation_is_exit_code_one(leasehold: Command, monkeypatch: pytest.Mo
         (["--on", ""], "--on is empty"),
         (["--members", "3"], "about the servers of --start"),
         (["--start", "nothing"], "cannot be started here"),
-        (["--start", "redis", "--members", "3"], "stands alone"),
+        (["--start", "postgresql", "--members", "3"], "stands alone"),
+        (["--start", "redis", "--members", "3"], "2 members at most, not 3"),
+        (["--start", "redlock"], "give it 3 members or more, not 1"),
         (["--faults", "partition"], "none of these faults can be made here: partition: the engine is a file"),
         (["--for", "soon"], "not a duration"),
     ],

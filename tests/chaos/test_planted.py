@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.chaos.planted.bugs import BUGS, Bug
+from tests.chaos.planted.bugs import BUGS, Bug, check_that_it_fits
 
 from leasehold.chaos.faults import FAULTS
 from leasehold.chaos.running import Outcome, Plan, run
@@ -30,7 +30,7 @@ def outcome_of(bug: Bug, seed: int, seconds: float) -> Outcome:
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as path:
         folder = Path(path)
         (folder / "run").mkdir()
-        with started("redis", folder) as (url, servers):
+        with started("redis", folder, members=bug.members) as (url, servers):
             plan = Plan(
                 url=url,
                 workload=bug.workload,
@@ -63,6 +63,11 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
             assert set(found) & set(bug.caught_by)
             return
     pytest.fail(f"{name} was not found in {TRIES} runs: {bug.text}")
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_bug_fits_the_code_as_it_is_now(name: str) -> None:
+    check_that_it_fits(name)
 
 
 def test_without_a_bug_nothing_is_found() -> None:

@@ -3,6 +3,7 @@
     python toy_worker.py URL TTL FOLDER NAME
 
 `NAME.doing` holds what it is at; `NAME.log` gets a line for each turn with the token and its wall clock.
+It goes on holding for as long as there is a file `NAME.hold-on`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ def main() -> None:
     doing = (Path(folder) / f"{name}.doing").open("w", buffering=1)
     log = (Path(folder) / f"{name}.log").open("a", buffering=1)
 
+    hold_on = Path(folder) / f"{name}.hold-on"
+
     def at(what: str) -> None:
         doing.seek(0)
-        doing.write(f"{what:<5}\n")
+        doing.write(f"{what:<6}\n")
         doing.flush()
 
     locks = Leasehold(url, label=name, request_timeout=1.0)
@@ -31,6 +34,9 @@ def main() -> None:
         with contextlib.suppress(LeaseholdError), locks.lock("orders", ttl=float(ttl), wait=1.0) as lease:
             at("holds")
             time.sleep(0.02)
+            while hold_on.exists():
+                at("clings")
+                time.sleep(0.005)
             if not lease.lost:
                 at("gap")
                 time.sleep(0.01)

@@ -44,10 +44,15 @@ class WorkerProcess:
         """What it is at, or was at when it died."""
         return self._marks.doing(self._settings.number)
 
+    def hold_on(self, on: bool) -> None:
+        """Tell it to go on holding what it is granted, or no longer."""
+        self._marks.tell_to_hold_on(self._settings.number, on)
+
     def restart(self) -> None:
         """Start another one in its place."""
         self.kill()
         self._marks.note(self._settings.number, "idle")
+        self.hold_on(False)
         self._settings = replace(self._settings, life=self._settings.life + 1)
         self._process = self._start()
         self.pid = self._process.pid

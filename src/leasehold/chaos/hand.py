@@ -21,6 +21,8 @@ from leasehold.errors import EngineUnavailable, Misuse, StaleToken, TokenJump
 
 LONG_WORK: Final = 0.05
 """How often the work takes so long that the lease has to be renewed meanwhile."""
+LONGEST_CLING: Final = 8.0
+"""TTLs after which a worker that was told to go on holding does not believe that anybody will say when it is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,11 @@ class Hand:
         """Seconds since the run began."""
         return self._record.now()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the run wants its workers to come to an end."""
+        return self._marks.stopping
+
     # Locks
 
     def holding(self, name: str, mode: Mode = "exclusive") -> AbstractContextManager[Grip | None]:
@@ -254,11 +261,21 @@ class Hand:
         self._marks.note(self._number, doing)
 
     def work(self) -> None:
-        """Take as long as work takes: mostly a moment, sometimes longer than a lease lasts."""
-        if self.chance.random() < LONG_WORK:
+        """Take as long as work takes: mostly a moment, sometimes longer than a lease, or for as long as it is told."""
+        if self._marks.holds_on(self._number):
+            self._cling()
+        elif self.chance.random() < LONG_WORK:
             time.sleep(self.chance.uniform(0.4, 1.4) * self.terms.ttl)
         else:
             time.sleep(self.chance.uniform(0.0, 0.01))
+
+    def _cling(self) -> None:
+        """Go on holding until it is told that it is enough, whatever happens to the lease meanwhile."""
+        give_up_at = time.monotonic() + LONGEST_CLING * self.terms.ttl
+        self.note("clings")
+        while self._marks.holds_on(self._number) and time.monotonic() < give_up_at:
+            time.sleep(0.005)
+        self.note("holds")
 
     def rest(self, longest: float = 0.03) -> None:
         """Do nothing for a moment."""
@@ -309,9 +326,21 @@ class Hand:
         self._note_request("wrote", request, lease=lease, **answered)
         return True
 
+    def answered(self, kind: str, key: str, result: Any) -> None:
+        """Record what a caller was given for something that may have been done before, by somebody else."""
+        request = Request("fenced", kind, key, self.worker, self.next_op(), reads=True)
+        self._note_request("read", request, lease=0)
+        self._note_request("got", request, lease=0, result=result)
+
     def announce(self, grip: Grip, kind: str, key: str) -> None:
         """Keep earlier writers out, for somebody who shares the lock."""
         self.resource.announce(self._request(grip, "fenced", kind, key, reads=True))
+
+    def tenure(self, name: str, token: int) -> Grip:
+        """For what is held by other means than a lock of this hand, which the history does not follow."""
+        grip = Grip(self._record, name, 0)
+        grip.token = token
+        return grip
 
     def _request(self, grip: Grip, side: Side, kind: str, key: str, **more: Any) -> Request:
         return Request(side, kind, key, self.worker, self.next_op(), grip.name, grip.token, **more)

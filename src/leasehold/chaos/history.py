@@ -18,7 +18,8 @@ lost           told (True: the library said so; False: the worker found out by a
 read, write    resource ("plain" or "fenced"), kind (of the resource: "register", "counter", "set", "bank", "queue",
                "partition", "payment", "job"), key (which one, the name of the lock unless it is said); lease (the op
                of the grant under which it is done; 0 when under none)
-got            value (what was read); for a whole resource read at the end by the run: final=True
+got            value (what was read); for a whole resource read at the end by the run: final=True; for payments: result
+               (what a caller was given who asked for one, whoever carried it out)
 write          value (what is written, unique in the run where it can be), after (the value that was read before, on
                which it builds)
 wrote          value, as above; for payments: result (what the caller was answered)
@@ -64,7 +65,8 @@ Kind = Literal[
     "accepted",
     "rejected",
     # The run itself; worker is "run".
-    "fault",  # begins; detail: fault, at (what it struck), op pairs it with its end
+    "fault",  # is about to strike; detail: fault, robs (it may stop a holder, or take its lease); op pairs all three
+    "struck",  # it has; detail: at (what it struck, None: nothing). Without it, it may have struck anything
     "fault over",
     "settled",  # the faults are over for good: from here on everything must work again
     "begin",

@@ -1,7 +1,7 @@
 """What each worker is at, in a small file that all processes of a run map into memory.
 
 The run reads it to aim its faults: a worker that was frozen or killed cannot answer a question, but what it last noted
-is still there. The run notes in it, too, that all are to stop.
+is still there. The run notes in it, too, that somebody is to go on holding, and that all are to stop.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ _DOING: Final[tuple[Doing, ...]] = get_args(Doing)
 _ENTRY: Final = struct.Struct("=Q")
 _HEADER: Final = 8
 _SIZE: Final = 16
-"""Of the entry of one worker: its doing, and at 8 how often it was granted what it asked for."""
+"""Of the entry of one worker: its doing; at 1 whether it is to hold on; at 8 how often it was granted what it asked
+for."""
 
 
 class Marks:
-    """The file. Each worker writes its own entry only."""
+    """The file. Each worker writes its own entry only; the run writes what it tells them."""
 
     def __init__(self, path: Path, workers: int) -> None:
         """Open it, and make it first if it is not there."""
@@ -51,6 +52,14 @@ class Marks:
     def doing(self, worker: int) -> Doing:
         """What a worker is at."""
         return _DOING[self._memory[_HEADER + _SIZE * worker]]
+
+    def tell_to_hold_on(self, worker: int, on: bool) -> None:
+        """Tell a worker to go on holding, or no longer."""
+        self._memory[_HEADER + _SIZE * worker + 1] = on
+
+    def holds_on(self, worker: int) -> bool:
+        """Whether a worker was told to go on holding."""
+        return self._memory[_HEADER + _SIZE * worker + 1] == 1
 
     def count_grant(self, worker: int) -> None:
         """One more."""

@@ -264,9 +264,11 @@ class Run:
             for name in strike.faults:
                 fault: Fault = FAULTS[name]()
                 self._op += 1
+                # The intent comes first: whatever happens to this run, what it may have done is in the history.
+                record("fault", op=self._op, fault=name, robs=fault.pauses_holders)
                 stack.callback(self._mend, fault, self._op, site, record)
                 detail = fault.strike(site)
-                record.event("fault", name="", op=self._op, token=None, detail={"fault": name, **detail})
+                record.event("struck", name="", op=self._op, token=None, detail=detail)
                 self.struck[name] += detail.get("at") is not None
                 self.tell(f"{record.now():.1f}s {name} strikes {detail.get('at') or 'nobody'}")
                 self.now_broken = (*self.now_broken, name)

@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from leasehold.testing.proxy import Proxy
 
-Doing = Literal["idle", "waits", "holds", "gap"]
-"""What a worker is at: "gap" is the moment between its last look at the lease and its write."""
+Doing = Literal["idle", "waits", "holds", "gap", "clings"]
+"""What a worker is at: "gap" is the moment between its last look at the lease and its write; who "clings" was told to
+go on holding, and has read and not written."""
 
 
 class Clock(Protocol):
@@ -82,6 +83,10 @@ class Worker(Protocol):
 
     def restart(self) -> None:
         """Start another one in its place, after it was killed."""
+        ...
+
+    def hold_on(self, on: bool) -> None:
+        """Tell it to go on holding what it is granted, from its next work on; or no longer."""
         ...
 
 

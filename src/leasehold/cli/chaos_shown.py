@@ -192,7 +192,8 @@ def _needs(fault: str) -> str:
     if issubclass(FAULTS[fault], ClockFault):
         return "Linux and a C compiler" + ("; --start" if "engine" in fault else "")
     short = {None: "", NO_PROXY: "an engine reached over TCP", NOT_OURS: "--start"}.get(missing, str(missing))
-    return short + (" with --members 3" if fault == "leader-kill" else "")
+    members = {"leader-kill": " with --members 3", "failover": " redis or valkey with --members 2"}
+    return short + members.get(fault, "")
 
 
 def _server_needs(engine: str) -> str:

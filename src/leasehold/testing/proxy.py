@@ -139,6 +139,15 @@ class Proxy:
 
         self._do(change)
 
+    def turn_to(self, host: str, port: int) -> None:
+        """Forward to another server from now on, and reset every open connection."""
+
+        def change() -> None:
+            self._target = (host, port)
+            self._reset_all()
+
+        self._do(change)
+
     # Forwarding
 
     async def _listen(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from leasehold import worlds
 from leasehold.chaos import resource
-from leasehold.core import acquire
+from leasehold.core import acquire, held, keeper
 from leasehold.engines import redis, redis_scripts
 from leasehold.sim.mutating import Edit, Mutation, edit, planted
 
@@ -32,6 +32,7 @@ class Bug:
     ttl: float = 1.0
     wait: float = 2.0
     workers: int = 4
+    members: int = 1
     edits: Callable[[], list[Edit]] = list
     take: Pieces = ()
     """In the script that takes."""
@@ -102,7 +103,7 @@ BUGS = {
         edits=lambda: [
             edit(
                 redis.RedisEngine._granted,
-                ("else Grant(token)", "else Grant(int(__import__('time').time() * 1e6))"),
+                ("Grant(token)", "Grant(int(__import__('time').time() * 1e6))"),
             )
         ],
     ),
@@ -113,6 +114,13 @@ BUGS = {
         release=(
             ("if changed then save() end", "if changed then save() end\nif not seat then redis.call('DEL', HEAD) end"),
         ),
+    ),
+    "token-only-counted": Bug(
+        "The token is the name's last one plus one, and a replica that takes over does not know the last one.",
+        ("token order",),
+        faults=("failover",),
+        members=2,
+        take=(("token = math.max(token + 1, now, floor + 1)", "token = token + 1"),),
     ),
     "lease-outlives-its-holder": Bug(
         "The engine keeps a lease for much longer than its holder asked for, dead or alive.",
@@ -128,10 +136,46 @@ BUGS = {
     "wait-not-bounded": Bug(
         "The wait is only looked at now and then.",
         ("wait overrun",),
+        ttl=3.0,  # some work takes longer than a lease, so that others wait for long
         wait=0.3,
         edits=lambda: [
             edit(acquire.Waiting.pass_time_after, (">= self._give_up_at:", ">= self._give_up_at + 5.0:")),
             edit(acquire.Waiting._rests_until, (", self._give_up_at)", ", self._give_up_at + 5.0)")),
+        ],
+    ),
+    "ttl-counted-from-the-reply": Bug(
+        "A lease is counted from when its grant came, not from when it was asked for.",
+        ("exclusive", "told", "linearizable"),
+        faults=("late-grant",),
+        wait=4.0,
+        edits=lambda: [
+            edit(
+                acquire.acquire,
+                ("sent_at=sent_at if answer.since is None else min(sent_at, answer.since)", "sent_at=world.now()"),
+            )
+        ],
+    ),
+    "belief-twice-the-lease": Bug(
+        "A holder believes in its lease for twice as long as it lasts.",
+        ("exclusive", "told", "linearizable"),
+        faults=("partition",),
+        edits=lambda: [
+            edit(held.Held.__init__, ("sent_at + want.ttl - margin(", "sent_at + 2 * want.ttl - margin(")),
+            edit(held.Held.renewed, ("sent_at + ttl - margin(", "sent_at + 2 * ttl - margin(")),
+        ],
+    ),
+    "keeper-takes-no-refusal": Bug(
+        "The keeper takes a refused renewal for one that was made.",
+        ("told",),
+        faults=("revocation",),
+        edits=lambda: [edit(keeper.Keeper._renew_batch, ("elif kept:", "elif kept is not None:"))],
+    ),
+    "fence-on-writes-only": Bug(
+        "The fence is asked by those who write, and not by those who read.",
+        ("stale writes", "lost updates"),
+        faults=("pause-in-gap",),
+        edits=lambda: [
+            edit(resource.Resource.read, ("self._fence.reading(request.name, request.token or 0)", "nullcontext()"))
         ],
     ),
     "fence-not-asked": Bug(
@@ -159,6 +203,16 @@ def plant(name: str) -> None:
         text = _edited(redis_scripts.text_of("begin", "table", "renew"), bug.renew)
         redis_scripts.RENEW = redis_scripts._script(text, arguments=3)  # type: ignore[misc]
     _for_good.enter_context(planted(Mutation(name, bug.text, bug.caught_by, bug.edits)))
+
+
+def check_that_it_fits(name: str) -> None:
+    """Raise `LookupError` unless a bug can be planted in the code as it is now."""
+    bug = BUGS[name]
+    _edited(redis_scripts.text_of("begin", "queue", "table", "take"), bug.take)
+    _edited(redis_scripts.text_of("begin", "table", "release"), bug.release)
+    _edited(redis_scripts.text_of("begin", "table", "renew"), bug.renew)
+    with planted(Mutation(name, bug.text, bug.caught_by, bug.edits)):
+        pass
 
 
 _for_good = ExitStack()

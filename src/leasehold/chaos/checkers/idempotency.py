@@ -21,7 +21,7 @@ def check(record: Record) -> Verdict:
     """
     violations, shown, effects = repeated_effects(record, "payment", "payment")
     answers: dict[Place, list[Request]] = defaultdict(list)
-    for request in record.done_writes:
+    for request in [*record.done_writes, *record.answers]:
         if request.begin.detail.get("kind") == "payment":
             answers[place_of(request.begin)].append(request)
     for (side, key), told in answers.items():
@@ -36,7 +36,11 @@ def check(record: Record) -> Verdict:
         of="payments",
         violations=violations,
         shown=shown,
-        figures={"violations (keyed)": len(violations), "violations (plain)": len(shown)},
+        figures={
+            "answers": sum(len(told) for (side, _), told in answers.items() if side == "fenced"),
+            "violations (keyed)": len(violations),
+            "violations (plain)": len(shown),
+        },
         nothing="no payment was made",
     )
 

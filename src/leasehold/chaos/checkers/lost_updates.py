@@ -17,7 +17,7 @@ CLAIM = "On the fenced resource no update is lost: each builds on the one before
 
 CHAINED = ("register", "counter")
 """Whose updates name the value that they build on."""
-COLLECTED = ("set", "queue", "bank")
+COLLECTED = ("set", "queue", "bank", "partition")
 """Where everything that was accepted is found in the end."""
 
 

@@ -146,13 +146,26 @@ class Fault:
     """Something that was broken for a while."""
 
     begin: Event
+    """The intent to strike."""
+    hit: Event | None
+    """That it has struck; None where the run itself broke off before it could say so."""
     over: float
     """When it was mended; infinite if that was not recorded."""
 
     @property
-    def at(self) -> float:
-        """When it struck."""
+    def since(self) -> float:
+        """From when on it may have struck."""
         return self.begin.at
+
+    @property
+    def at(self) -> float:
+        """By when it had struck."""
+        return self.begin.at if self.hit is None else self.hit.at
+
+    @property
+    def robs(self) -> bool:
+        """Whether it may stop a holder, or take its lease away, so that only a fence helps."""
+        return bool(self.begin.detail.get("robs"))
 
     @property
     def name(self) -> str:
@@ -162,7 +175,7 @@ class Fault:
     @property
     def struck(self) -> tuple[str, ...]:
         """What it struck: workers, servers, proxies."""
-        at = self.begin.detail.get("at")
+        at = None if self.hit is None else self.hit.detail.get("at")
         return tuple(str(at).split(", ")) if at is not None else ()
 
 
@@ -185,7 +198,7 @@ class Record:
         for event in self.events:
             if event.worker == RESOURCE:
                 self.log.append(event)
-            elif event.worker != RUN or event.kind in ("fault", "fault over"):
+            elif event.worker != RUN or event.kind in ("fault", "struck", "fault over"):
                 by_operation[event.worker, event.op].append(event)
         self.log.sort(key=lambda event: event.op)
         self._heard: dict[str, float] = {}
@@ -314,13 +327,18 @@ class Record:
         """The writes that their workers know to be done."""
         return [one for one in self.requests if one.begin.kind == "write" and one.end and one.end.kind == "wrote"]
 
+    @property
+    def answers(self) -> list[Request]:
+        """The results that callers were given, of what may have been done before."""
+        return [one for one in self.requests if one.begin.kind == "read" and one.end and "result" in one.end.detail]
+
     def strikes_on(self, worker: str, since: float, until: float) -> list[Fault]:
         """The faults that struck one worker within a time, or lasted into it."""
-        return [fault for fault in self.faults_within(since, until) if worker in fault.struck]
+        return [one for one in self.faults if worker in one.struck and one.at <= until and one.over >= since]
 
     def faults_within(self, since: float, until: float) -> list[Fault]:
-        """The faults that struck, or lasted, within a time."""
-        return [fault for fault in self.faults if fault.at <= until and fault.over >= since]
+        """The faults that struck, or may have, or lasted, within a time."""
+        return [fault for fault in self.faults if fault.since <= until and fault.over >= since]
 
     def strikes_no_worker(self, fault: Fault) -> bool:
         """Whether it struck the engine, or what lies between, rather than a worker."""
@@ -337,15 +355,15 @@ class Record:
     def robbed_from(self, lease: Lease, by: float) -> float | None:
         """The first moment at which a fault may have taken this lease from its holder, if one may have by then.
 
-        It struck this worker, or no worker in particular. A fault is recorded when it has struck, so what it did may
-        show a moment before that.
+        It struck this worker, or no worker in particular.
         """
-        if not self.run.pauses_holders:
-            return None
         faults = [
-            fault.at - ALLOWANCE
-            for fault in self.faults_within(lease.ask.at, by + ALLOWANCE)
-            if lease.worker in fault.struck or self.strikes_no_worker(fault)
+            fault.since
+            for fault in self.faults
+            if fault.robs
+            and fault.since <= by
+            and fault.over >= lease.ask.at
+            and (lease.worker in fault.struck or self.strikes_no_worker(fault))
         ]
         return max(lease.since, min(faults)) if faults else None
 
@@ -358,9 +376,8 @@ def _by_name(things: list[Any]) -> dict[str, list[Any]]:
 
 
 def _faults(events: list[Event]) -> Iterator[Fault]:
-    begun = [event for event in events if event.kind == "fault"]
-    over = [event.at for event in events if event.kind == "fault over"]
-    for number, event in enumerate(begun):
-        if "at" in event.detail and event.detail["at"] is None:
-            continue  # there was nothing that it could strike
-        yield Fault(event, over[number] if number < len(over) else math.inf)
+    """The fault that these events are about, unless there was nothing that it could strike."""
+    one = {event.kind: event for event in events}
+    hit, over = one.get("struck"), one.get("fault over")
+    if "fault" in one and (hit is None or hit.detail.get("at") is not None):
+        yield Fault(one["fault"], hit, math.inf if over is None else over.at)

@@ -16,7 +16,8 @@ def check(record: Record) -> Verdict:
 
     Its holder has to know: because it was told, or because its own clock ended the lease, or because it asked. Never is
     always a violation, unless the holder died or was never heard of again. Later than the successor's grant is one
-    unless a fault stopped the holder or took the lease from it.
+    unless a fault stopped the holder or took the lease from it; and later by more than a TTL is one all the same, where
+    the library says until when a holder may believe: nobody who asked after the successor's grant was told that it may.
     """
     violations: list[Violation] = []
     shown: list[Violation] = []
@@ -38,7 +39,8 @@ def check(record: Record) -> Verdict:
                 violations.append(_never(lease, successor))
             elif late > 0:
                 latest = max(latest, late)
-                robbed = record.may_be_robbed(lease, successor.since)
+                beyond = late > record.run.ttl and "believed" in lease.granted.detail
+                robbed = record.may_be_robbed(lease, successor.since) and not beyond
                 (shown if robbed else violations).append(_late(lease, successor, late))
     return found(
         NAME,

@@ -6,8 +6,8 @@ from typing import Final
 
 from leasehold.chaos.faults.base import BaseFault
 from leasehold.chaos.faults.clocks import ClientClockJump, ClientClockStrobe, EngineClockJump, EngineClockStrobe
-from leasehold.chaos.faults.engine import EnginePause, EngineRestart, FullDisk, LeaderKill, PowerLoss
-from leasehold.chaos.faults.network import Latency, LateReplies, LostReplies, LostRequests, Partition, Resets
+from leasehold.chaos.faults.engine import EnginePause, EngineRestart, FailOver, FullDisk, LeaderKill, PowerLoss
+from leasehold.chaos.faults.network import LateGrant, Latency, LateReplies, LostReplies, LostRequests, Partition, Resets
 from leasehold.chaos.faults.revocation import Revocation
 from leasehold.chaos.faults.workers import HostDeath, Kill, Pause, PauseInGap
 
@@ -24,12 +24,14 @@ FAULTS: Final[dict[str, type[BaseFault]]] = {
         EnginePause,
         PowerLoss,
         LeaderKill,
+        FailOver,
         FullDisk,
         Partition,
         LostRequests,
         LostReplies,
         Latency,
         LateReplies,
+        LateGrant,
         Resets,
         EngineClockJump,
         EngineClockStrobe,

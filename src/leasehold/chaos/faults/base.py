@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -29,6 +29,7 @@ class BaseFault(ABC):
     def __init__(self) -> None:
         """Nothing is broken yet."""
         self._taken: list[object] = []
+        self._clinging: list[Worker] = []
 
     def missing(self, site: Site) -> str | None:  # noqa: ARG002  others look at it
         """What it needs and this site has not; None when it can be done."""
@@ -47,6 +48,7 @@ class BaseFault(ABC):
         try:
             self.put_right()
         finally:
+            self.let_go()
             site.struck[:] = [one for one in site.struck if all(one is not mine for mine in self._taken)]
             self._taken.clear()
 
@@ -56,6 +58,35 @@ class BaseFault(ABC):
         self._taken += mine
         site.struck += mine
         return mine
+
+    def have_one_cling(
+        self, site: Site, among: Sequence[Worker] | None = None, *, within: float = 1.0
+    ) -> Worker | None:
+        """Have a worker go on holding until it is let go, and wait until it does; None where nobody does in time.
+
+        Most work is over in a moment: without this, what happens to a lease that is held for long would hardly be seen.
+        `within` is in TTLs: where something else is broken, it may be that nobody is granted anything.
+        """
+        give_up_at = time.monotonic() + within * site.ttl
+        workers = untouched(site, site.workers) if among is None else among
+        self._clinging += workers
+        for worker in workers:
+            worker.hold_on(True)
+        while time.monotonic() < give_up_at:
+            found = [worker for worker in workers if worker.doing() == "clings"]
+            if found:
+                self.let_go(but=found[:1])
+                return found[0]
+            time.sleep(LOOKS_EVERY)
+        self.let_go()
+        return None
+
+    def let_go(self, *, but: Sequence[Worker] = ()) -> None:
+        """Let those who cling go on with their work."""
+        for worker in self._clinging:
+            if worker not in but:
+                worker.hold_on(False)
+        self._clinging = list(but)
 
 
 def untouched(site: Site, things: Iterable[T]) -> list[T]:

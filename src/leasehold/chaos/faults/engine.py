@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import signal
-from typing import Any, ClassVar
+import time
+from typing import Any, ClassVar, Final
 
 from leasehold.chaos.faults.base import BaseFault, frozen, one_or_all, told, untouched
+from leasehold.chaos.servers.redis import RedisServer
 from leasehold.chaos.site import Server, Site
 
 NOT_OURS = (
     "the engine's servers are not this run's own, so they cannot be stopped (start the run with servers of its own)"
 )
+
+NO_REPLICA = "there is no replica that could take over: it takes Redis or Valkey with two members, of the run's own"
+LAG: Final = 0.3
+"""TTLs for which the primary goes on without its replica."""
 
 
 class ServerFault(BaseFault):
@@ -138,6 +144,45 @@ class PowerLoss(ServerFault):
     def put_right(self) -> None:
         """Start it."""
         started(self.servers())
+
+
+class FailOver(ServerFault):
+    """The primary dies, and its replica takes its place without what the primary granted last."""
+
+    name: ClassVar[str] = "failover"
+    summary: ClassVar[str] = "the primary dies, and a replica that lags behind takes over, without the last grants"
+    lasts: ClassVar[float] = 1.0
+    pauses_holders: ClassVar[bool] = True  # a lease that the replica never heard of is as good as revoked
+
+    def missing(self, site: Site) -> str | None:
+        """It needs a replica."""
+        if not site.servers:
+            return NOT_OURS
+        return None if _pair(site.servers) else NO_REPLICA
+
+    def strike(self, site: Site) -> dict[str, Any]:
+        """Let the replica lag, kill the primary, and lead clients to the replica."""
+        pair = sorted(_pair(self.running(site)), key=lambda server: not server.leads())
+        if len(pair) < 2 or not pair[0].leads() or not pair[1].is_in_step():
+            return {"at": None}
+        primary, replica = self.take(site, pair)
+        began = time.monotonic()
+        replica.stop_following()
+        time.sleep(LAG * site.ttl)
+        if site.chance.random() < 0.5:
+            self.have_one_cling(site)  # to a lease that the replica does not know
+        primary.stop(hard=True)
+        lag = time.monotonic() - began
+        replica.take_over(primary)
+        return {"at": primary.name, "promoted": replica.name, "lag": round(lag, 3)}
+
+    def put_right(self) -> None:
+        """Start the old primary, as a replica."""
+        started(self.servers())
+
+
+def _pair(servers: list[Server]) -> list[RedisServer]:
+    return [server for server in servers if isinstance(server, RedisServer) and server.front is not None]
 
 
 class FullDisk(ServerFault):

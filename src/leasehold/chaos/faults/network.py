@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from leasehold.chaos.faults.base import BaseFault, aimed
 from leasehold.chaos.faults.workers import NO_PROXY
 from leasehold.chaos.site import Site
 from leasehold.testing.proxy import Proxy
+
+GRANTED_WITHIN: Final = 3.0
+"""TTLs in which somebody who waits, and to whom every answer comes late, is granted the lock or never."""
+LATE_BY: Final = 0.4
+"""TTLs for which a grant is on its way."""
 
 
 class NetworkFault(BaseFault):
@@ -19,11 +24,15 @@ class NetworkFault(BaseFault):
         return None if site.proxies else NO_PROXY
 
     def strike(self, site: Site) -> dict[str, Any]:
-        """Break the connections of one worker, or of all."""
+        """Break the connections of one worker, or of all.
+
+        Half of those who are struck alone go on holding meanwhile, past the end of their leases.
+        """
         if site.chance.random() < 0.3:
             at, proxies = "all", site.proxies
         else:
-            worker = aimed(site, "holds", "gap")
+            clings = self.have_one_cling(site) if site.chance.random() < 0.5 else None
+            worker = clings or aimed(site, "holds", "gap")
             at, proxies = (worker.name, site.proxies_of(worker)) if worker else ("all", site.proxies)
         mine = self.take(site, proxies)
         for proxy in mine:
@@ -99,6 +108,34 @@ class LateReplies(NetworkFault):
     def spoil(self, proxy: Proxy, site: Site) -> None:
         """Hold back replies for longer than a lease."""
         proxy.delay(1.2 * site.ttl, "replies")
+
+
+class LateGrant(NetworkFault):
+    """A grant is on its way for a good part of its lease, and then its holder is not heard any more.
+
+    Whoever counts the lease from the moment at which the grant arrived believes in it for too long.
+    """
+
+    name: ClassVar[str] = "late-grant"
+    summary: ClassVar[str] = "a grant arrives late, and nothing that its holder sends from then on does"
+    lasts: ClassVar[float] = 1.6
+
+    def strike(self, site: Site) -> dict[str, Any]:
+        """Hold back the replies to one who waits; when it was granted the lock and clings to it, cut it off."""
+        worker = aimed(site, "waits")
+        mine = self.take(site, site.proxies_of(worker)) if worker else []
+        if worker is None or not mine:
+            return {"at": None}
+        for proxy in mine:
+            proxy.delay(LATE_BY * site.ttl, "replies")
+        self.have_one_cling(site, [worker], within=GRANTED_WITHIN)
+        for proxy in mine:
+            self.spoil(proxy, site)
+        return {"at": worker.name, "doing": worker.doing()}
+
+    def spoil(self, proxy: Proxy, _site: Site) -> None:
+        """Let requests vanish."""
+        proxy.cut("requests")
 
 
 class Resets(NetworkFault):

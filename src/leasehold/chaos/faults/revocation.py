@@ -29,7 +29,7 @@ class Revocation(BaseFault):
 
     name: ClassVar[str] = "revocation"
     summary: ClassVar[str] = "every lease that is held is ended by force, as an operator does"
-    lasts: ClassVar[float] = 0.3
+    lasts: ClassVar[float] = 1.6
     pauses_holders: ClassVar[bool] = True
 
     def missing(self, site: Site) -> str | None:
@@ -40,7 +40,9 @@ class Revocation(BaseFault):
 
     def strike(self, site: Site) -> dict[str, Any]:
         """End what is held; an engine that does not answer, since another fault has it, revokes nothing."""
-        aimed(site, "holds", "gap")
+        # Half of the holders go on meanwhile: they have to find out without asking.
+        if site.chance.random() < 0.5 or self.have_one_cling(site) is None:
+            aimed(site, "holds", "gap")
         revoked: list[str] = []
         with (
             _in_silence(),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from leasehold.chaos.faults.base import BaseFault, aimed, frozen, told
 from leasehold.chaos.site import Doing, Site, Worker
 from leasehold.testing.proxy import Proxy
 
+WRITES_WITHIN: Final = 0.1
+"""Seconds that one who wakes up in the gap needs to write, as a rule."""
 NO_PROXY = "there is no proxy between the workers and this engine, so its connections cannot be cut from outside"
 
 
@@ -20,7 +22,7 @@ class Pause(BaseFault):
     summary: ClassVar[str] = "a holder is frozen (SIGSTOP) for longer than its TTL, then goes on"
     lasts: ClassVar[float] = 1.6
     pauses_holders: ClassVar[bool] = True
-    at: ClassVar[tuple[Doing, ...]] = ("holds", "gap")
+    at: ClassVar[tuple[Doing, ...]] = ("holds", "gap", "clings")
 
     def __init__(self) -> None:
         """Nobody is frozen yet."""
@@ -53,6 +55,14 @@ class PauseInGap(Pause):
     name: ClassVar[str] = "pause-in-gap"
     summary: ClassVar[str] = "a holder is frozen past its TTL between its last look at the lease and its write"
     at: ClassVar[tuple[Doing, ...]] = ("gap",)
+
+    def mend(self, site: Site) -> None:
+        """Let it go on, and so write, just when somebody else has read and not written: then a write hurts most."""
+        if self._frozen and site.chance.random() < 0.7:
+            self.have_one_cling(site)
+            self.put_right()
+            time.sleep(WRITES_WITHIN)
+        super().mend(site)
 
 
 class Kill(BaseFault):

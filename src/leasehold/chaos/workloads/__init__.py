@@ -1,7 +1,7 @@
 """What the workers of a run do, one file a workload. Each is judged at the resource, on its plain and fenced side.
 
->>> sorted(WORKLOADS)
-['bank', 'counter', 'election', 'jobs', 'payments', 'permits', 'queue', 'register', 'set', 'several', 'shared']
+>>> ", ".join(sorted(WORKLOADS))
+'bank, counter, election, jobs, partitions, payments, permits, queue, register, set, several, shared'
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from leasehold.chaos.workloads.bank import Bank
 from leasehold.chaos.workloads.counter import Counter
 from leasehold.chaos.workloads.election import Elections
 from leasehold.chaos.workloads.jobs import OnceOnlyJobs
+from leasehold.chaos.workloads.partitions import SingleWriters
 from leasehold.chaos.workloads.payments import Payments
 from leasehold.chaos.workloads.permits import Permits
 from leasehold.chaos.workloads.queue import Queue
@@ -36,6 +37,7 @@ WORKLOADS: Final[dict[str, Workload]] = {
         Permits(),
         SeveralNames(),
         Elections(),
+        SingleWriters(),
         Payments(),
         OnceOnlyJobs(),
     )

@@ -56,7 +56,8 @@ class Payments(Simple):
         store = SqlKeys(hand.resource.path)
         keys = Idempotency(store, scope="chaos", lease=hand.terms.ttl)
         try:
-            keys.once(key, lambda run: self._pay(hand, key, run), wait=hand.terms.wait)
+            result = keys.once(key, lambda run: self._pay(hand, key, run), wait=hand.terms.wait)
+            hand.answered(self.kind, key, result)
         except (InProgress, StaleToken):
             return  # somebody else is at it, or has taken over: either carries it out
         finally:
