@@ -165,6 +165,19 @@ def test_a_waiter_whose_session_was_ended_queues_again(opened: Open, server: Con
     other.release(name, waiter.holder)
 
 
+def test_all_sessions_ended_at_once_are_found_and_made_anew(opened: Open, server: ConsulNode) -> None:
+    engine, name = opened(), fresh_name()
+    holding, waiting = want(name, delay=1.0), want(name)
+    assert isinstance(engine.take(holding), Grant)
+    assert isinstance(engine.take(waiting, patience=60.0), Busy)
+    assert engine.place(holding).session is not engine.place(waiting).session, "a lock-delay has a session of its own"
+    server.destroy_sessions()
+    while isinstance(engine.take(holding, patience=60.0), Busy):  # which meets the one, then the other
+        time.sleep(0.05)
+    engine.release(name, holding.holder)
+    engine.release(name, waiting.holder)
+
+
 def test_the_holder_hears_of_the_end_of_its_session(server: ConsulNode) -> None:
     told: list[LeaseLost] = []
     locks = Leasehold(server.url)

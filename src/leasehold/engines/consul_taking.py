@@ -30,7 +30,10 @@ LONGEST_DELAY: Final = 60.0
 """Consul's own limit of a lock-delay."""
 SPENT: Final = 1 / 2
 """A session is renewed first if it has spent this share of its TTL when it is somebody's turn."""
-TIDY_WITHIN: Final = 0.5
+TIDY_WITHIN: Final = 0.1
+"""How long beyond its time one that tries only once may take to leave; else that is done in the background."""
+TRIES: Final = 4
+"""How often to begin anew: Consul may have ended all three sessions that an attempt can meet, and each is found in turn."""
 
 
 class Attempt:
@@ -82,13 +85,13 @@ class Taking:
         if want.delay > LONGEST_DELAY:
             raise Misuse(f"Consul keeps a name closed for {LONGEST_DELAY:g} s at most; lock_delay is {want.delay:g} s")
         is_new = self._sessions.known(want.holder) is None
-        for tries_left in (1, 0):
+        for tries_left in reversed(range(TRIES)):
             keys = self._keys_of(want.name)
             place = self._sessions.place_for(want, keys, self._world.now())
             try:
                 return await self._take(Attempt(want, place, keys, patience, until))
             except SessionGone as error:
-                for session in {place.home, place.session}:
+                for session in dict.fromkeys((place.home, place.session)):
                     if session.id is not None and not session.dead:
                         await self._requests.keep_alive(session, until)  # which finds out whether this one is gone
                 if not tries_left:
@@ -99,7 +102,7 @@ class Taking:
                 if is_new:
                     self._sessions.forget(want.holder)
                 raise
-        raise AssertionError("the second of two tries returns or raises")
+        raise AssertionError("the last try returns or raises")
 
     async def _take(self, attempt: Attempt) -> Grant | Busy:
         place = attempt.place
