@@ -16,6 +16,7 @@ from leasehold.wires.etcd_lines import Line
 
 if TYPE_CHECKING:
     import grpc
+    from tests.support.etcd_server import EtcdNode
 
 World = Literal["blocking", "asyncio"]
 WORLDS: tuple[World, ...] = ("blocking", "asyncio")
@@ -110,3 +111,7 @@ def eventually(condition: Callable[[], bool], within: float) -> float:
         assert time.monotonic() - since < within, f"not within {within} s"
         time.sleep(0.02)
     return time.monotonic() - since
+
+
+def keys_of(server: EtcdNode, name: str) -> list[str]:
+    return [key for key in server.keys() if f"/{name}/" in key]  # noqa: SIM118

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.engines.etcd_help import WORLDS, Driven, World, counted, eventually, family_at, fresh_name, want
-from tests.support.etcd_server import EtcdNode, encoded, free_port, running_etcd
+from tests.engines.etcd_help import Driven, eventually, family_at, fresh_name, want
+from tests.support.etcd_server import EtcdNode, free_port, running_etcd
 
-from leasehold import AsyncLeasehold, EngineError, EngineUnavailable, Leasehold, LeaseLost, OutcomeUnknown
-from leasehold.core.engine import Busy, Grant, Renewal
+from leasehold import EngineError, EngineUnavailable, Leasehold, LeaseLost
+from leasehold.core.engine import Busy, Grant
 from leasehold.testing.processes import freeze
-from leasehold.testing.proxy import Proxy
 
 
 @pytest.fixture(scope="module")
@@ -34,21 +30,6 @@ def client(server: EtcdNode) -> Iterator[Leasehold]:
     one = Leasehold(server.url)
     yield one
     one.close()
-
-
-@pytest.fixture
-def proxy(server: EtcdNode) -> Iterator[Proxy]:
-    with Proxy("127.0.0.1", server.port) as one:
-        yield one
-
-
-@pytest.fixture(params=WORLDS)
-def through_proxy(proxy: Proxy, request: pytest.FixtureRequest) -> Iterator[Driven]:
-    """An engine whose requests have half a second each."""
-    world: World = request.param
-    driven = Driven(family_at(f"etcd://127.0.0.1:{proxy.port}"), world, seconds=0.5)
-    yield driven
-    driven.close()
 
 
 HOLDER = """
@@ -222,136 +203,6 @@ def test_compaction_disturbs_nobody(server: EtcdNode) -> None:
         one.close()
 
 
-# Answers that get lost
-
-
-def test_a_lost_answer_to_a_take_is_unknown_and_the_retry_recognises_itself(
-    proxy: Proxy, through_proxy: Driven, server: EtcdNode
-) -> None:
-    for patience in (None, 5.0):
-        through_proxy.take(want(fresh_name()))
-        wanted = want(fresh_name())
-        proxy.cut("replies")
-        with pytest.raises(OutcomeUnknown):
-            through_proxy.take(wanted, patience=patience)
-        proxy.heal()
-        assert isinstance(_soon(lambda: through_proxy.take(wanted, patience=patience)), Grant)  # noqa: B023
-        assert len(_keys_of(server, wanted.name)) == 1
-        assert through_proxy.release(wanted.name, wanted.holder)
-
-
-def test_a_request_that_is_carried_out_late_leaves_no_ghost(server: EtcdNode) -> None:
-    """Nobody waits for it any more, yet its key hangs on a session that lives on: the next refresh removes it."""
-    engine = Driven(family_at(server.url))
-    lasting = want(fresh_name(), ttl=30)
-    grant = engine.take(lasting)
-    ghost = want(fresh_name(), ttl=30)
-    session = engine.place(lasting).session
-    engine.take(ghost)
-    place = engine.place(ghost)
-    key = place.key.decode()
-    place.uncertain = True  # as after an answer that did not come
-    assert engine.release(ghost.name, ghost.holder)
-    server.ask("/v3/kv/put", {"key": encoded(key), "value": encoded("late"), "lease": session.id})
-    assert engine.renew([Renewal(lasting.name, lasting.holder, grant.token, 30)]) == [True]
-    assert _keys_of(server, ghost.name) == []
-    after = want(ghost.name, ttl=30)
-    assert isinstance(engine.take(after), Grant)
-    assert engine.place(after).key.decode() != key, "a key about which there is doubt is never used again"
-    assert engine.place(after).session is not session, "and its session ends with the leases that it has"
-    engine.close()
-
-
-def test_a_lost_answer_to_a_release_is_unknown_and_the_retry_says_so(proxy: Proxy, through_proxy: Driven) -> None:
-    wanted = want(fresh_name())
-    through_proxy.take(wanted)
-    proxy.cut("replies")
-    with pytest.raises(OutcomeUnknown):
-        through_proxy.release(wanted.name, wanted.holder)
-    proxy.heal()
-    through_proxy.seconds = 5.0
-    # The connection whose answers were swallowed may take one more request along when it breaks.
-    with contextlib.suppress(OutcomeUnknown):
-        assert through_proxy.release(wanted.name, wanted.holder) is False
-    assert through_proxy.release(wanted.name, wanted.holder) is False
-    assert isinstance(through_proxy.take(want(wanted.name)), Grant)
-
-
-def test_a_lost_answer_is_not_followed_by_a_second_request(proxy: Proxy, through_proxy: Driven) -> None:
-    """Nothing below the engine sends anything twice."""
-    through_proxy.take(want(fresh_name()))
-    requests = counted(through_proxy.family)
-    proxy.cut("replies")
-    with pytest.raises(OutcomeUnknown):
-        through_proxy.take(want(fresh_name()))
-    proxy.heal()
-    assert requests.made == ["Txn"]
-
-
-def test_a_black_hole_is_bounded(proxy: Proxy, through_proxy: Driven) -> None:
-    proxy.black_hole()
-    operations: tuple[Callable[[], object], ...] = (
-        lambda: through_proxy.take(want(fresh_name())),
-        lambda: through_proxy.status(fresh_name()),
-        lambda: through_proxy.names(after=None, limit=5),
-    )
-    for operation in operations:
-        since = time.monotonic()
-        with pytest.raises(EngineUnavailable):
-            operation()
-        assert time.monotonic() - since < 2
-    proxy.heal()
-    through_proxy.seconds = 5.0
-    assert isinstance(_soon(lambda: through_proxy.take(want(fresh_name()))), Grant)
-
-
-def _soon(ask: Callable[[], object], within: float = 5.0) -> object:
-    """Ask again until there is an answer, as the algorithms do."""
-    give_up_at = time.monotonic() + within
-    while True:
-        try:
-            return ask()
-        except EngineError:
-            assert time.monotonic() < give_up_at
-            time.sleep(0.05)
-
-
-def test_a_broken_watch_is_made_good(proxy: Proxy, through_proxy: Driven, server: EtcdNode) -> None:
-    holder = Driven(family_at(server.url))
-    name = fresh_name()
-    holder.take(held := want(name, ttl=60))
-    through_proxy.seconds = 5.0
-    through_proxy.take(waiting := want(name, ttl=60), patience=60.0)
-    timer = threading.Timer(0.5, proxy.reset)
-    timer.start()
-    assert 0.4 < through_proxy.wait(waiting, 20.0) < 5, "who may have missed something asks again"
-    timer.join()
-    assert isinstance(_soon(lambda: through_proxy.take(waiting, patience=60.0)), Busy)
-    timer = threading.Timer(0.3, lambda: holder.release(name, held.holder))
-    timer.start()
-    assert through_proxy.wait(waiting, 20.0) < 5
-    timer.join()
-    assert isinstance(through_proxy.take(waiting, patience=60.0), Grant)
-    holder.close()
-
-
-def test_a_watch_that_never_works_does_not_become_a_busy_loop(server: EtcdNode) -> None:
-    holder, waiter = Driven(family_at(server.url)), Driven(family_at(server.url))
-    name = fresh_name()
-    holder.take(want(name, ttl=60))
-    waiter.take(waiting := want(name, ttl=60), patience=60.0)
-    hub = waiter.family.hub
-    waits = 0
-    give_up_at = time.monotonic() + 1.5
-    while time.monotonic() < give_up_at:
-        threading.Timer(0.02, hub.close).start()
-        waiter.wait(waiting, 20.0)
-        waits += 1
-    assert 2 <= waits <= 15
-    for one in (holder, waiter):
-        one.close()
-
-
 # The server itself
 
 
@@ -431,124 +282,3 @@ def test_a_restart_keeps_leases_and_tokens(tmp_path: Path) -> None:
 def _token_of(client: Leasehold, name: str) -> int:
     with client.lock(name, ttl=20, wait=20) as lease:
         return lease.token
-
-
-# Processes and loops
-
-
-def test_a_forked_child_has_sessions_and_connections_of_its_own(server: EtcdNode, client: Leasehold) -> None:
-    """While other threads of the parent ask and wait, and its keeper renews."""
-    mine = client.lock(fresh_name(), ttl=2).acquire()
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.is_set():
-            with client.lock("shared-by-threads", ttl=30, wait=30):
-                pass
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        codes = [_in_child(lambda: _child_works(client, mine.name)) for _ in range(2)]
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(30)
-    assert codes == [0, 0]
-    mine.check()
-    mine.release()
-
-
-def _child_works(client: Leasehold, held_by_parent: str) -> bool:
-    if client.lock(held_by_parent, ttl=2).try_acquire() is not None:
-        return False
-    with client.lock("of a child", ttl=2, wait=10) as lease:
-        time.sleep(2.1)
-        lease.check()
-
-    async def in_a_loop() -> bool:
-        async with AsyncLeasehold(client.facts.address) as other, other.lock("of its loop", ttl=2, wait=10) as one:
-            return not one.lost
-
-    return asyncio.run(in_a_loop())
-
-
-def _in_child(works: Callable[[], bool]) -> int:
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        code = 1
-        try:
-            code = 0 if works() else 2
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-FORK_WITHOUT_SUPPORT = """
-import os, sys
-import grpc
-from leasehold import Leasehold, Misuse
-client = Leasehold(sys.argv[1])
-client.lock("a", ttl=5, wait=5).acquire().release()
-child = os.fork()
-if child == 0:
-    try:
-        client.lock("a", ttl=5, wait=0).acquire()
-    except Misuse as error:
-        os._exit(7 if "GRPC_ENABLE_FORK_SUPPORT=1" in str(error) else 8)
-    os._exit(9)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_where_a_forked_child_would_hang_it_is_told_what_to_do(server: EtcdNode) -> None:
-    """The program loaded gRPC itself, and did not ask it to survive forks."""
-    program = [sys.executable, "-c", FORK_WITHOUT_SUPPORT, server.url]
-    assert subprocess.run(program, check=False, timeout=30).returncode == 7
-
-
-def test_two_event_loops_share_a_server(server: EtcdNode) -> None:
-    """The caller's and the keeper's are two; here are four, in two threads."""
-
-    async def work(name: str) -> list[int]:
-        tokens = []
-        async with AsyncLeasehold(server.url) as client:
-            for _ in range(5):
-                async with client.lock(name, ttl=2, wait=20) as lease:
-                    await asyncio.sleep(0.02)
-                    tokens.append(lease.token)
-        return tokens
-
-    answers: list[list[int]] = []
-    name = fresh_name()
-    threads = [threading.Thread(target=lambda: answers.append(asyncio.run(work(name)))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(len(one) for one in answers) == [5, 5]
-    assert len({token for one in answers for token in one}) == 10
-
-
-def test_cancelling_a_wait_leaves_the_queue_at_once(server: EtcdNode, client: Leasehold) -> None:
-    name = fresh_name()
-    lease = client.lock(name, ttl=30).acquire()
-
-    async def cancelled() -> None:
-        async with AsyncLeasehold(server.url) as other:
-            task = asyncio.create_task(other.lock(name, ttl=30, wait=30).acquire())
-            await asyncio.sleep(0.5)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await asyncio.to_thread(eventually, lambda: len(_keys_of(server, name)) == 1, 5)
-
-    asyncio.run(cancelled())
-    lease.release()
-    assert _keys_of(server, name) == []
-
-
-def _keys_of(server: EtcdNode, name: str) -> list[str]:
-    return [key for key in server.keys() if f"/{name}/" in key]  # noqa: SIM118
