@@ -5,6 +5,9 @@ that needed one fails. So the machine is watched: by a thread that sees how late
 a small write to the disk, and by the system's own account of how long processes waited for a processor. A test that
 failed meanwhile is run again, at most twice, and the summary says so. A test that fails on a machine that did its part
 has failed.
+
+The system's account knows no priorities: simulated histories that run beside other tests, and give way to them, count
+as processes that wait. So more is forgiven while those run than the machine is to blame for.
 """
 
 from __future__ import annotations

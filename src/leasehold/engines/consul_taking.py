@@ -33,7 +33,7 @@ SPENT: Final = 1 / 2
 TIDY_WITHIN: Final = 0.1
 """How long beyond its time one that tries only once may take to leave; else that is done in the background."""
 TRIES: Final = 4
-"""How often to begin anew: Consul may have ended all three sessions that an attempt can meet, and each is found in turn."""
+"""How often to begin anew: Consul may have ended all three sessions that an attempt can meet; each is found in turn."""
 
 
 class Attempt:
