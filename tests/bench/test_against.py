@@ -10,7 +10,7 @@ import pytest
 
 from leasehold.bench import GOT_WORSE, main
 from leasehold.bench.against import compared, is_worse
-from leasehold.bench.results import Aim, Figure, Results, Row, Table
+from leasehold.bench.results import Aim, Figure, Finding, Results, Row, Table
 
 RATIO = "floors (p10-p90)"
 TITLE = "Take + release, uncontended, on redis"
@@ -106,6 +106,13 @@ def test_the_command_exits_with_a_code_of_its_own_when_a_planted_figure_got_wors
 # Results of several runs in one file
 
 
+@pytest.mark.parametrize(("effort", "notes"), [("full", 0), ("quick", 1)])
+def test_a_table_says_that_it_was_made_in_a_hurry(effort: str, notes: int) -> None:
+    results = Results(effort, {}, {})
+    results.add(Finding(results_with().tables, []))
+    assert len(results.tables[0].notes) == notes
+
+
 def test_a_later_run_takes_the_place_of_the_tables_that_it_made() -> None:
     other = Table("contended", "8 processes, one name, on redis", [], [])
     first = results_with()
@@ -119,6 +126,15 @@ def test_a_later_run_takes_the_place_of_the_tables_that_it_made() -> None:
     assert whole.versions == {"Redis": "7", "etcd": "3"}
     assert [aim.seen.value for aim in whole.aims] == [50.0, 1.0]
     assert Results.from_json(whole.to_json()) == whole
+
+
+def test_of_several_runs_the_load_is_a_range_and_each_effort_is_told_once() -> None:
+    loads = ("2.5", "0.9", "", "11.0", "2.5")
+    whole, *later = (Results(effort, {"load before": load}, {}) for effort, load in zip("abaab", loads, strict=True))
+    for one in later:
+        whole = whole.followed_by(one)
+    assert whole.effort == "a, b"
+    assert whole.machine["load before"] == "0.9 to 11.0"
 
 
 def test_rows_that_are_engines_come_together_in_one_table() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -58,6 +59,8 @@ def test_every_picture_finds_its_figures() -> None:
         [(file, text)] = pictures(Results("tiny", {}, {}, [table]))
         assert file == picture.file
         assert ">redis<" in text
+        several = Results("tiny", {}, {}, [dataclasses.replace(table, title="8 processes, one name, on redis")])
+        assert ">redis, 8 processes<" in next(pictures(several))[1]
 
 
 def test_the_pictures_of_the_documentation_are_of_its_results() -> None:

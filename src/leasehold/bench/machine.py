@@ -12,6 +12,7 @@ from pathlib import Path
 
 from leasehold.bench.places import OF_ITS_OWN, Place
 from leasehold.bench.resp import BareSocket
+from leasehold.bench.results import LOAD
 
 PACKAGES = (
     "leasehold",
@@ -45,7 +46,7 @@ def machine() -> dict[str, str]:
     """The machine, without anything that identifies it."""
     return {
         "": f"{_cores()} cores of {_processor()}",
-        "load before": f"{os.getloadavg()[0]:.1f}",
+        LOAD: f"{os.getloadavg()[0]:.1f}",
         "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "on": datetime.now(UTC).strftime("%Y-%m-%d"),
     }

@@ -187,12 +187,11 @@ def _sqlalchemy_dlock(place: Place, name: str, _ttl: int = TTL) -> Opened:
     driver = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}[place.kind]
     engine = sqlalchemy.create_engine(driver + place.on[place.on.index(":") :])
     connection = engine.connect()
+    # It waits for ever by default, which MariaDB refuses; on PostgreSQL a bound would make it poll.
+    patience = {"contextual_timeout": PATIENCE} if place.kind == "mysql" else {}
 
     def fresh() -> AbstractContextManager[Any]:
-        # MariaDB refuses the endless wait that is its default.
-        lock: AbstractContextManager[Any] = dlock.create_sadlock(
-            connection, f"{place.namespace}-{name}", contextual_timeout=PATIENCE
-        )
+        lock: AbstractContextManager[Any] = dlock.create_sadlock(connection, f"{place.namespace}-{name}", **patience)
         return lock
 
     return Opened(fresh, fresh, lambda: (connection.close(), engine.dispose()))

@@ -11,7 +11,7 @@ from typing import Final
 
 from leasehold.bench.results import Figure, Results, Table, number_text
 
-WIDTH, LABELS, RIGHT, LINE, HEAD = 860, 300, 130, 22, 34
+WIDTH, LABELS, RIGHT, LINE, HEAD = 900, 350, 120, 22, 34
 STYLE: Final = (
     "text{fill:#333a4a}.head{font-weight:bold}.grid{stroke:#c3c8d4}.peer{fill:#9aa5bd}.ours{fill:#2f7d5b}"
     ".floor{fill:#c9b458}.spread{stroke:#333a4a;stroke-width:1.5}.small{font-size:11px}"
@@ -96,8 +96,11 @@ def write_all(folder: Path, results: Results) -> list[str]:
 
 
 def _group(table: Table, picture: Picture) -> Group:
-    # "on redis", of "Take + release, uncontended, on redis"
-    title = table.title.rpartition(" on ")[2] if " on " in table.title else table.title
+    # "redis" of "Take + release, uncontended, on redis", and "redis, 8 processes" of "8 processes, one name, on redis"
+    what, on, engine = table.title.rpartition(" on ")
+    title = engine if on else table.title
+    if on and what[0].isdigit():
+        title += f", {what.partition(',')[0]}"
     # A lock object for each use differs little from one that is used again; the tables have both.
     rows = [row for row in table.rows if picture.column in row.figures and "for each use" not in row.who]
     return Group(title, [Bar(row.who, row.figures[picture.column]) for row in rows])

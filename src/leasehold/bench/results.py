@@ -11,6 +11,8 @@ from typing import Any, Literal, Self, get_args
 from leasehold.bench.figures import Spread
 
 FORMAT = 1
+LOAD = "load before"
+"""How busy the machine was, among what is told of it."""
 BY_ROW = ("many",)
 """Sections in which each row of a table is an engine, measured by itself."""
 
@@ -82,6 +84,15 @@ class Table:
         return dataclasses.replace(later, columns=columns, rows=list(rows.values()))
 
 
+def _range_of(*loads: str) -> str:
+    """The least and the most of some figures, each of which may be such a range itself."""
+    values = sorted((float(part), part) for load in loads for part in load.split(" to ") if part)
+    if not values:
+        return ""
+    (_, least), (_, most) = values[0], values[-1]
+    return least if least == most else f"{least} to {most}"
+
+
 def _order_of_sections(table: Table) -> int:
     from leasehold.bench import SECTIONS
 
@@ -131,7 +142,9 @@ class Results:
     """Sections that ended with an error."""
 
     def add(self, finding: Finding) -> None:
-        """Add what a section found."""
+        """Add what a section found; a table of a run with less effort says so, wherever it is shown."""
+        for table in finding.tables if self.effort != "full" else ():
+            table.notes.append(f"Of a {self.effort} run, with fewer rounds: less certain.")
         self.tables += finding.tables
         self.aims += finding.aims
 
@@ -145,10 +158,10 @@ class Results:
         for table in later.tables:
             earlier = tables.get(table.title)
             tables[table.title] = earlier.with_rows_of(table) if earlier and table.section in BY_ROW else table
-        load, earlier_load = later.machine.get("load before", ""), self.machine.get("load before", "")
+        efforts = dict.fromkeys([*self.effort.split(", "), *later.effort.split(", ")])
         return Results(
-            later.effort if later.effort == self.effort else f"{self.effort}, {later.effort}",
-            later.machine | {"load before": f"{earlier_load}, {load}" if earlier_load else load},
+            ", ".join(efforts),
+            later.machine | {LOAD: _range_of(self.machine.get(LOAD, ""), later.machine.get(LOAD, ""))},
             self.versions | later.versions,
             sorted(tables.values(), key=_order_of_sections),
             list(({aim.what: aim for aim in self.aims} | {aim.what: aim for aim in later.aims}).values()),
