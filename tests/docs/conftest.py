@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fences.gcs_server import running_gcs
 from tests.support.consul_server import running_consul
 from tests.support.etcd_server import running_etcd
 from tests.support.mariadb_server import running_mariadb
@@ -37,6 +38,13 @@ def docs_redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def docs_gcs_url() -> Iterator[str]:
+    """What plays Google Cloud Storage."""
+    with running_gcs() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+from tests.fences.gcs_server import running_gcs
 from tests.fences.http_guard import running_service
 from tests.fences.local_server import running
 from tests.fences.sql_guards import SqlGuard
@@ -40,6 +41,8 @@ def started(place: str, folder: Path, stack: ExitStack) -> str:
             url = stack.enter_context(running_moto())
             prepare_aws(url)
             return url
+        case "gcs":
+            return stack.enter_context(running_gcs())
         case _:
             raise ValueError(place)
 

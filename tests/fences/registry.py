@@ -7,8 +7,10 @@ killed (`test_processes.py`), and is asked very often (`test_many_asks.py`).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
 
 if TYPE_CHECKING:
     from tests.fences.guards import Guard
@@ -59,26 +61,29 @@ ASYNC_SQL_WAYS = [
     "orm postgresql",
     "core sqlite",
     "orm sqlite",
+    "asyncmy mysql",
     "core mysql",
     "orm mysql",
 ]
 COLUMN_WAYS = ["psycopg postgresql", "orm postgresql", "core sqlite", "django sqlite", "pymysql mysql"]
+ASYNC_COLUMN_WAYS = ["psycopg postgresql", "orm postgresql", "core sqlite", "asyncmy mysql"]
 
 KINDS: dict[str, Kind] = {
     "sqlite": Kind("folder", "guards:SqliteGuard", steps=True),
-    "file": Kind("folder", "file_guard:FileGuard", steps=False),
+    **_either("file", "folder", "file_guard:FileGuard"),
     **{engine: Kind(engine, "guards:RedisGuard", steps=False) for engine in ("redis", "valkey")},
     **{f"{engine} asyncio": Kind(engine, "guards:AsyncRedisGuard", steps=False) for engine in ("redis", "valkey")},
     **{way: _sql(way, "sql_guards:SqlGuard") for way in SQL_WAYS},
     **{f"{way} asyncio": _sql(way, "sql_guards:AsyncSqlGuard") for way in ASYNC_SQL_WAYS},
     **{f"column {way}": _sql(way, "table_guards:ColumnGuard") for way in COLUMN_WAYS},
-    "column psycopg postgresql asyncio": _sql("psycopg postgresql", "table_guards:AsyncColumnGuard"),
+    **{f"column {way} asyncio": _sql(way, "table_guards:AsyncColumnGuard") for way in ASYNC_COLUMN_WAYS},
     "trigger": _sql("psycopg postgresql", "table_guards:TriggerGuard"),
     "trigger asyncio": _sql("psycopg postgresql", "table_guards:AsyncTriggerGuard"),
     **_either("http", "http", "http_guard:HttpGuard"),
     **_either("etcd", "etcd", "store_guards:EtcdGuard"),
     **_either("zookeeper", "zookeeper", "store_guards:ZooKeeperGuard", steps=True),
     **_either("s3", "aws", "store_guards:S3Guard", steps=True),
+    **_either("gcs", "gcs", "store_guards:GcsGuard", steps=True),
     **_either("dynamodb", "aws", "store_guards:DynamoDBGuard"),
 }
 
@@ -94,23 +99,36 @@ FENCES = [
     "etcd",
     "zookeeper",
     "s3",
+    "gcs",
     "dynamodb",
 ]
 """Each fence by one way in, for what takes longest."""
 ADAPTERS = [*FENCES, "valkey", "orm postgresql", "django sqlite", "column pymysql mysql"]
 """Each fence by one or two ways in, for what takes longer."""
 ASYNC_ADAPTERS = [
+    "file asyncio",
     "redis asyncio",
     "psycopg postgresql asyncio",
+    "asyncmy mysql asyncio",
     "column psycopg postgresql asyncio",
     "trigger asyncio",
     "http asyncio",
     "etcd asyncio",
     "zookeeper asyncio",
     "s3 asyncio",
+    "gcs asyncio",
     "dynamodb asyncio",
 ]
 """Each async fence by one way in."""
+
+
+def every_kind(most_important: Sequence[str] = (*ADAPTERS, *ASYNC_ADAPTERS), *, steps: bool = False) -> list[Any]:
+    """All kinds, as parameters of a test that takes long: those that are not the most important ones at night only."""
+    return [
+        pytest.param(name, marks=() if name in most_important else pytest.mark.nightly)
+        for name, kind in KINDS.items()
+        if kind.steps or not steps
+    ]
 
 
 def opened(kind: str, address: str, resource: str, *, patience: float = 0.2) -> Guard:

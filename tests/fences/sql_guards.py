@@ -278,7 +278,27 @@ async def _async_orm(url: str) -> tuple[Any, Callable[[], Coroutine[Any, Any, ob
     return session, close
 
 
-ASYNC_OPENERS = {"psycopg": _async_psycopg, "core": _async_core, "orm": _async_orm}
+async def _asyncmy(url: str) -> tuple[Any, Callable[[], Coroutine[Any, Any, object]]]:
+    parts = urlsplit(url)
+    connection = await importlib.import_module("asyncmy").connect(
+        host=parts.hostname,
+        port=parts.port or 3306,
+        user=parts.username,
+        password=parts.password or "",
+        db=parts.path.strip("/"),
+        autocommit=True,
+    )
+    return connection, connection.ensure_closed
+
+
+ASYNC_OPENERS: dict[
+    str, Callable[[str], Coroutine[Any, Any, tuple[Any, Callable[[], Coroutine[Any, Any, object]]]]]
+] = {
+    "psycopg": _async_psycopg,
+    "asyncmy": _asyncmy,
+    "core": _async_core,
+    "orm": _async_orm,
+}
 
 
 class AsyncSqlGuard(Guard):
@@ -306,7 +326,7 @@ class AsyncSqlGuard(Guard):
         return rows
 
     async def _end(self) -> None:
-        if hasattr(self.given, "in_transaction"):
+        if hasattr(self.given, "in_transaction"):  # SQLAlchemy begins for whatever it is asked
             await self.given.commit()
 
     def _another(self) -> Self:

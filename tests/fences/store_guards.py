@@ -1,4 +1,4 @@
-"""Guards of things in stores that a fence reaches by a client: etcd, ZooKeeper, S3, DynamoDB; blocking and async."""
+"""Guards of things in stores that a fence reaches by a client, blocking and async."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ import urllib.request
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Self
+from urllib.parse import quote
 
+import httpx
 from tests.fences.guards import Guard
 
 from leasehold.fences import (
     AsyncDynamoDBFence,
     AsyncEtcdFence,
+    AsyncGcsFence,
     AsyncS3Fence,
     AsyncZooKeeperFence,
     DynamoDBFence,
     EtcdFence,
+    GcsFence,
     S3Fence,
     ZooKeeperFence,
 )
@@ -296,6 +300,57 @@ class DynamoDBGuard(_AwsGuard):
     def peek(self) -> str | None:
         found = self.past.get_item(TableName=TABLE, Key=self._key, ConsistentRead=True).get("Item")
         return None if found is None else str(found["value"]["S"])
+
+
+class GcsGuard(StoreGuard):
+    def _open(self) -> None:
+        client: Any = httpx.AsyncClient() if self.in_asyncio else httpx.Client()
+        fence: Any = AsyncGcsFence if self.in_asyncio else GcsFence
+        self.fence = fence(client, BUCKET, endpoint=self.address, jump_limit=HIGHEST_TOKEN)
+        self.past = httpx.Client()
+        self.url = f"{self.address}/storage/v1/b/{BUCKET}/o/{quote(self.resource, safe='')}"
+
+    @contextlib.contextmanager
+    def overtaken(self, between: Between) -> Iterator[None]:
+        hooks, waiting = self.fence._session.event_hooks, [between] if between is not None else []
+
+        def before(request: httpx.Request) -> None:
+            if request.method == "POST" and waiting:
+                waiting.pop()()
+
+        async def before_in_asyncio(request: httpx.Request) -> None:
+            if request.method == "POST" and waiting:
+                await asyncio.to_thread(waiting.pop())
+
+        self.fence._session.event_hooks = {"request": [before_in_asyncio if self.in_asyncio else before]}
+        try:
+            yield
+        finally:
+            self.fence._session.event_hooks = hooks
+
+    def write_past(self, value: str) -> None:
+        """To another object: this one would lose its floor."""
+        url = f"{self.address}/upload/storage/v1/b/{BUCKET}/o"
+        query = {"uploadType": "media", "name": f"{self.resource} past"}
+        self.run(self.fence._session.post(url, params=query, content=value.encode())).raise_for_status()
+
+    def _fields(self) -> dict[str, Any]:
+        answer = self.past.get(self.url)
+        return {} if answer.status_code == 404 else dict(answer.raise_for_status().json())
+
+    def floor_size(self) -> int:
+        return len(json.dumps(self._fields()["metadata"]))
+
+    def peek(self) -> str | None:
+        fields = self._fields()
+        if not fields or fields["metadata"]["leasehold-deleted"] == "yes":
+            return None
+        return self.past.get(self.url, params={"alt": "media"}).raise_for_status().text
+
+    def _close(self) -> None:
+        self.past.close()
+        self.run(self.fence._session.aclose() if self.in_asyncio else self.fence._session.close())
+        super()._close()
 
 
 def prepare_aws(url: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.fences.guards import Guard
-from tests.fences.registry import ADAPTERS, ASYNC_ADAPTERS, FENCES, KINDS, opened
+from tests.fences.registry import FENCES, KINDS, every_kind, opened
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tools")])}
@@ -52,7 +52,7 @@ def scene(request: pytest.FixtureRequest, resource: str, address_of: Callable[[s
 every_fence = pytest.mark.parametrize("scene", FENCES, indirect=True)
 
 
-@pytest.mark.parametrize("scene", [*ADAPTERS, *ASYNC_ADAPTERS], indirect=True)
+@pytest.mark.parametrize("scene", every_kind(), indirect=True)
 def test_a_holder_that_was_stopped_is_refused_after_it_thaws(scene: Scene) -> None:
     with scene.holder("stall", 33) as stalled:
         _, status = os.waitpid(stalled.pid, os.WUNTRACED)
@@ -77,7 +77,7 @@ def test_a_holder_that_was_stopped_goes_on_when_nobody_came_after_it(scene: Scen
     assert scene.guard.peek() == "written by the stalled holder"
 
 
-@pytest.mark.parametrize("scene", [kind for kind in [*ADAPTERS, *ASYNC_ADAPTERS] if KINDS[kind].steps], indirect=True)
+@pytest.mark.parametrize("scene", every_kind(steps=True), indirect=True)
 def test_a_holder_that_is_killed_half_way_leaves_nothing(scene: Scene) -> None:
     scene.guard.write(32, "whole")
     with scene.holder("crash", 33) as crashed:
@@ -87,7 +87,7 @@ def test_a_holder_that_is_killed_half_way_leaves_nothing(scene: Scene) -> None:
     assert scene.guard.peek() == "still mine"
 
 
-@every_fence
+@pytest.mark.parametrize("scene", every_kind(FENCES), indirect=True)
 def test_two_processes_that_race_lose_nothing(scene: Scene) -> None:
     scene.guard.write(0, "0")
     with ExitStack() as stack:

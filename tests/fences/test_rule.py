@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.errors import InvalidName, InvalidToken, LeaseholdError, Misuse, StaleToken, TokenJump, TokenUsed
-from leasehold.fences import rule, signed, sql_handles, sqlite
+from leasehold.fences import rule, signed, sql_plain, sqlite
 from leasehold.fences.rule import DAY, NEVER, Rule, token_of
 from leasehold.names import HIGHEST_TOKEN
 
@@ -151,7 +151,7 @@ def test_whatever_comes_is_a_claim_or_one_clear_line(resource: Any, token: Any) 
     assert len(message) < 900  # 64 characters of what came, each escaped with up to 10
 
 
-@pytest.mark.parametrize("module", [rule, signed, sql_handles, sqlite], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [rule, signed, sql_plain, sqlite], ids=lambda module: module.__name__)
 def test_the_examples_in_the_source_are_true(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.fences.guards import Guard
-from tests.fences.registry import ADAPTERS, ASYNC_ADAPTERS
+from tests.fences.registry import every_kind
 from tests.fences.scenarios import SCENARIOS, Scenario
 
 from leasehold.errors import StaleToken
@@ -86,7 +86,7 @@ def lost_updates(fresh: Fresh, read: Callable[[Guard, int], str | None]) -> tupl
     return len(accepted), len(accepted) - total
 
 
-@pytest.mark.parametrize("kind", [*ADAPTERS, *ASYNC_ADAPTERS])
+@pytest.mark.parametrize("kind", every_kind())
 def test_racing_holders_lose_nothing_when_reads_are_fenced(kind: str, fresh_of: Callable[..., Fresh]) -> None:
     accepted, lost = lost_updates(fresh_of(kind, patience=30), lambda guard, token: guard.read(token))
     assert accepted >= 8, "in every round at least the highest token is accepted"

@@ -13,7 +13,7 @@ from tests.fences.scenarios import Scenario, failing
 from tests.fences.store_guards import BUCKET, S3Guard
 
 from leasehold.errors import StaleToken
-from leasehold.fences import etcd, http, s3, trigger, zookeeper
+from leasehold.fences import etcd, gcs, http, s3, trigger, zookeeper
 from leasehold.fences.aws import Request
 from leasehold.fences.column import _Column
 from leasehold.fences.dynamodb import _Fence as DynamoDB
@@ -92,6 +92,18 @@ def a_read_leaves_the_floor(patch: Patch) -> None:
     patch.setattr(s3, "_framed", lambda _seen, written, payload: right(max(written, 0), written, payload))
 
 
+# Google Cloud Storage
+
+
+def without_generations(patch: Patch) -> None:
+    patch.setattr(gcs, "_condition", lambda _found: {})
+
+
+def a_mark_leaves_the_floor(patch: Patch) -> None:
+    right = gcs._marks
+    patch.setattr(gcs, "_marks", lambda _seen, written, deleted: right(max(written, 0), written, deleted=deleted))
+
+
 # DynamoDB
 
 
@@ -148,6 +160,8 @@ MUTANTS: list[tuple[str, Plant, Scenario]] = [
     ("zookeeper", every_call_is_a_write, scenarios.once_means_one_write_per_token),
     ("s3", without_a_condition, scenarios.a_stale_write_never_lands_after_a_later_one),
     ("s3", a_read_leaves_the_floor, scenarios.a_fenced_read_raises_the_floor),
+    ("gcs", without_generations, scenarios.a_stale_write_never_lands_after_a_later_one),
+    ("gcs", a_mark_leaves_the_floor, scenarios.a_fenced_read_raises_the_floor),
     (
         "dynamodb",
         changed_update(replaced("ConditionExpression", "OR #seen <= :token", "OR :token = :token")),

@@ -51,7 +51,7 @@ def on(kind: str) -> pytest.MarkDecorator:
 # Any sequence of calls gets the answers that the rule gives, jumps included
 
 
-@pytest.mark.parametrize("guard", ["etcd", "zookeeper", "s3", "dynamodb"], indirect=True)
+@pytest.mark.parametrize("guard", ["etcd", "zookeeper", "s3", "gcs", "dynamodb"], indirect=True)
 def test_the_store_answers_as_the_rule_does(guard: Any) -> None:
     fence = guard.fence
     fence._rule = type(fence._rule)(LIMIT)

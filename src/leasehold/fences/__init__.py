@@ -7,7 +7,8 @@ from leasehold.errors import StaleToken, TokenJump, TokenUsed
 from leasehold.fences.column import AsyncColumnFence, ColumnFence
 from leasehold.fences.dynamodb import AsyncDynamoDBFence, DynamoDBFence
 from leasehold.fences.etcd import AsyncEtcdFence, EtcdFence
-from leasehold.fences.file import FileFence
+from leasehold.fences.file import AsyncFileFence, FileFence
+from leasehold.fences.gcs import AsyncGcsFence, GcsFence
 from leasehold.fences.redis import AsyncRedisFence, RedisFence
 from leasehold.fences.rule import HasToken
 from leasehold.fences.s3 import AsyncS3Fence, S3Fence
@@ -21,6 +22,8 @@ __all__ = [
     "AsyncColumnFence",
     "AsyncDynamoDBFence",
     "AsyncEtcdFence",
+    "AsyncFileFence",
+    "AsyncGcsFence",
     "AsyncRedisFence",
     "AsyncS3Fence",
     "AsyncSqlFence",
@@ -30,6 +33,7 @@ __all__ = [
     "DynamoDBFence",
     "EtcdFence",
     "FileFence",
+    "GcsFence",
     "HasToken",
     "RedisFence",
     "S3Fence",

@@ -9,6 +9,7 @@ for it there.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -73,19 +74,26 @@ class _Column:
 
     # Statements; where a name stands in them, it is a checked identifier.
 
-    def _update(self, claim: Claim, key: object, values: Mapping[str, object]) -> Steps[bool]:
-        """Whether there was such a row; raises where it refuses."""
+    def _updating(self, claim: Claim, key: object, values: Mapping[str, object]) -> Ask:
         names = [self._quoted(name, "column") for name in values]
         changes = "".join(f"{name} = :value{number}, " for number, name in enumerate(names))
         given = {f"value{number}": value for number, value in enumerate(values.values())}
         sql = f"UPDATE {self._table} SET {changes}{self._marks(claim)} WHERE {self._key} = :key AND {self._seen}"  # noqa: S608
+        return Ask(sql, {**values_of_claim(claim), "key": key, **given})
+
+    def _update(self, claim: Claim, key: object, values: Mapping[str, object]) -> Steps[bool]:
+        """Whether there was such a row; raises where it refuses."""
+        updating = self._updating(claim, key, values)
         for _ in range(_MOST_ROUNDS):
-            if (yield Ask(sql, {**values_of_claim(claim), "key": key, **given})).touched == 1:
+            if (yield updating).touched == 1:
                 return True
             if not (yield from self._judged(claim, key)):
                 return False
             if self._mysql:
-                return True  # it matched; MySQL counts a row only where something became different
+                # MySQL counts a row only where something became different. The row is locked and accepts: this time
+                # it is certain to match, whatever the first time came to.
+                yield updating
+                return True
         raise Misuse("the row refused what the rule accepts; is its fence changed by others?")
 
     def _judged(self, claim: Claim, key: object) -> Steps[bool]:
@@ -172,8 +180,7 @@ class ColumnFence(_Column):
         allow_jump: bool = False,
     ) -> bool:
         """Change columns of one row, and return whether there is such a row."""
-        claim = self._claim(key, token, writes=True, once=once, allow_jump=allow_jump)
-        return self._do(self._update(claim, key, values))
+        return self._ride(self._claim(key, token, writes=True, once=once, allow_jump=allow_jump), key, values)
 
     def insert(
         self, key: object, token: int | HasToken, values: Mapping[str, object], *, allow_jump: bool = False
@@ -194,10 +201,16 @@ class ColumnFence(_Column):
 
     def announce(self, key: object, token: int | HasToken, *, allow_jump: bool = False) -> bool:
         """Raise the row's floor before the work starts, and return whether there is such a row."""
-        return self._do(self._update(self._claim(key, token, writes=False, allow_jump=allow_jump), key, {}))
+        return self._ride(self._claim(key, token, writes=False, allow_jump=allow_jump), key, {})
+
+    def _ride(self, claim: Claim, key: object, values: Mapping[str, object]) -> bool:
+        """Change the row by one statement, which needs no transaction around it unless the row does not accept it."""
+        if self._handle.stands_alone() and self._handle.ask(self._updating(claim, key, values)).touched == 1:
+            return True
+        return self._do(self._update(claim, key, values))
 
     def _do(self, steps: Steps[T]) -> T:
-        with self._handle.transaction():
+        with contextlib.nullcontext() if self._handle.in_transaction() else self._handle.transaction():
             return drive(steps, self._handle.ask)
 
 
@@ -223,7 +236,7 @@ class AsyncColumnFence(_Column):
 
     async def add_column(self) -> None:
         """Add the column, or both, to the table, once. On MySQL this ends an open transaction, as all DDL does."""
-        async with self._handle.transaction():
+        async with self._handle.setting_up():
             await drive_async(self._add(), self._handle.ask)
 
     async def update(
@@ -236,8 +249,7 @@ class AsyncColumnFence(_Column):
         allow_jump: bool = False,
     ) -> bool:
         """Change columns of one row, and return whether there is such a row."""
-        claim = self._claim(key, token, writes=True, once=once, allow_jump=allow_jump)
-        return await self._do(self._update(claim, key, values))
+        return await self._ride(self._claim(key, token, writes=True, once=once, allow_jump=allow_jump), key, values)
 
     async def insert(
         self, key: object, token: int | HasToken, values: Mapping[str, object], *, allow_jump: bool = False
@@ -259,8 +271,14 @@ class AsyncColumnFence(_Column):
 
     async def announce(self, key: object, token: int | HasToken, *, allow_jump: bool = False) -> bool:
         """Raise the row's floor before the work starts, and return whether there is such a row."""
-        return await self._do(self._update(self._claim(key, token, writes=False, allow_jump=allow_jump), key, {}))
+        return await self._ride(self._claim(key, token, writes=False, allow_jump=allow_jump), key, {})
+
+    async def _ride(self, claim: Claim, key: object, values: Mapping[str, object]) -> bool:
+        """Change the row by one statement, which needs no transaction around it unless the row does not accept it."""
+        if self._handle.stands_alone() and (await self._handle.ask(self._updating(claim, key, values))).touched == 1:
+            return True
+        return await self._do(self._update(claim, key, values))
 
     async def _do(self, steps: Steps[T]) -> T:
-        async with self._handle.transaction():
+        async with contextlib.nullcontext() if self._handle.in_transaction() else self._handle.transaction():
             return await drive_async(steps, self._handle.ask)

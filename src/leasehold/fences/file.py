@@ -9,6 +9,7 @@ point leaves the old version or the new one, and never a new version that an ear
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -266,3 +267,49 @@ def _content(path: Path) -> bytes | None:
         return None
     with os.fdopen(file, "rb") as stream:
         return stream.read()
+
+
+class AsyncFileFence:
+    """The same as `FileFence`, for async code: each call waits for the disk, and for others, in a thread.
+
+    A call that is cancelled may still be carried out, like any write whose answer was lost.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        wait: float = 10.0,
+        jump_limit: int = DAY,
+        mounts: Callable[[], list[Mount]] = read_mounts,
+    ) -> None:
+        """See `FileFence`."""
+        self._fence = FileFence(folder, wait=wait, jump_limit=jump_limit, mounts=mounts)
+
+    async def write(
+        self, resource: str, token: int | HasToken, data: bytes, *, once: bool = False, allow_jump: bool = False
+    ) -> None:
+        """Replace the file, or make it, as one step with the check. It is on the disk when this returns."""
+        await asyncio.to_thread(self._fence.write, resource, token, data, once=once, allow_jump=allow_jump)
+
+    async def read(self, resource: str, token: int | HasToken, *, allow_jump: bool = False) -> bytes | None:
+        """Return what is in the file, or None; no earlier holder can write any more when it returns."""
+        return await asyncio.to_thread(self._fence.read, resource, token, allow_jump=allow_jump)
+
+    async def delete(
+        self, resource: str, token: int | HasToken, *, once: bool = False, allow_jump: bool = False
+    ) -> bool:
+        """Delete the file, and return whether it was there. The floor stays."""
+        return await asyncio.to_thread(self._fence.delete, resource, token, once=once, allow_jump=allow_jump)
+
+    async def announce(self, resource: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
+        """Raise the floor to the token before the work starts, so that no earlier holder can write from now on."""
+        await asyncio.to_thread(self._fence.announce, resource, token, allow_jump=allow_jump)
+
+    async def raise_floor(self, resource: str, token: int | HasToken, *, allow_jump: bool = False) -> None:
+        """Make sure that the floor is at least this token, whatever it is now. It never falls."""
+        await asyncio.to_thread(self._fence.raise_floor, resource, token, allow_jump=allow_jump)
+
+    async def floor(self, resource: str) -> int | None:
+        """Return the highest token seen, or None. Tells people; decides nothing, since it may be higher by now."""
+        return await asyncio.to_thread(self._fence.floor, resource)

@@ -136,7 +136,7 @@ class SqlFence(_Fence):
 
 
 class AsyncSqlFence(_Fence):
-    """The same as `SqlFence`, for async connections of psycopg, and async connections and sessions of SQLAlchemy."""
+    """The same as `SqlFence`, for async code: of psycopg and asyncmy, and for SQLAlchemy's."""
 
     def __init__(self, connection: Any, *, table: str = TABLE, jump_limit: int = DAY) -> None:
         """Nothing is read or written yet."""
@@ -145,7 +145,7 @@ class AsyncSqlFence(_Fence):
 
     async def create(self) -> None:
         """Make the table of floors, unless it is there. On MySQL this ends an open transaction, as all DDL does."""
-        async with self._handle.transaction():
+        async with self._handle.setting_up():
             await self._drive(self._dialect.create())
 
     def writing(

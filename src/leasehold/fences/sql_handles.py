@@ -7,29 +7,29 @@ statement would be part of a transaction.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
-import itertools
-import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from leasehold.errors import Misuse, quoted
+from leasehold.fences.sql_plain import (
+    AsyncMySql,
+    AsyncPsycopg,
+    Psycopg,
+    Psycopg2,
+    PyMySql,
+    answer_of,
+    codes_of,
+    in_style,
+)
 from leasehold.fences.sql_rule import DIALECTS, Answer, Ask
 
-_VALUE = re.compile(r":([a-z_][a-z0-9_]*)")
-_SERVER_IN_TRANSACTION = 1  # a bit of the status that MySQL sends with every answer
-_BY_LIBRARY = {
-    "psycopg": "postgresql",
-    "psycopg2": "postgresql",
-    "pymysql": "mysql",
-    "sqlite3": "sqlite",
-}
-_MARKS = {"format": "%s", "qmark": "?"}
-_savepoints = itertools.count()
-"""In MySQL a savepoint ends an earlier one of the same name, so each has its own."""
+__all__ = ["AsyncHandle", "Handle", "async_handle", "blocking_handle", "in_style", "is_missing_table", "is_session"]
 
+_PLAIN: dict[str, Callable[[Any], Handle]] = {"psycopg": Psycopg, "psycopg2": Psycopg2, "pymysql": PyMySql}
+_ASYNC_PLAIN: dict[str, Callable[[Any], AsyncHandle]] = {"psycopg": AsyncPsycopg, "asyncmy": AsyncMySql}
+"""By the library that a connection comes from."""
 
 H = TypeVar("H", bound="Handle | AsyncHandle")
 
@@ -51,6 +51,14 @@ class Handle(Protocol):
         """Like `transaction`, for statements that make tables."""
         ...
 
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open now."""
+        ...
+
+    def stands_alone(self) -> bool:
+        """Whether the next statement would be committed by itself."""
+        ...
+
     def will_be_in_transaction(self) -> bool:
         """Whether the next statement will be part of a transaction that stays open."""
         ...
@@ -69,177 +77,28 @@ class AsyncHandle(Protocol):
         """A transaction of its own, or a part of the one that is open that can be undone alone."""
         ...
 
+    def setting_up(self) -> AbstractAsyncContextManager[object]:
+        """Like `transaction`, for statements that make tables."""
+        ...
+
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open now."""
+        ...
+
+    def stands_alone(self) -> bool:
+        """Whether the next statement would be committed by itself."""
+        ...
+
     async def will_be_in_transaction(self) -> bool:
         """Whether the next statement will be part of a transaction that stays open."""
         ...
-
-
-def in_style(ask: Ask, style: str) -> tuple[str, Any]:
-    """The statement and its values as a driver wants them; `style` is that of its ``paramstyle``.
-
-    >>> in_style(Ask("SELECT :a, :b, :a", {"a": 1, "b": 2}), "numeric_dollar")
-    ('SELECT $1, $2, $3', (1, 2, 1))
-    >>> in_style(Ask("SELECT :a", {"a": 1}), "pyformat")
-    ('SELECT %(a)s', {'a': 1})
-    """
-    sql, order = _rendered(ask.sql, style)
-    return sql, dict(ask.values) if order is None else tuple(ask.values[name] for name in order)
-
-
-@functools.lru_cache(maxsize=256)
-def _rendered(sql: str, style: str) -> tuple[str, tuple[str, ...] | None]:
-    """The statement in a style, and the order of its values where they go by their place."""
-    if style == "named":
-        return sql, None
-    if style == "pyformat":
-        return _VALUE.sub(r"%(\1)s", sql), None
-    order = tuple(_VALUE.findall(sql))
-    places = iter(range(1, len(order) + 1))
-    return _VALUE.sub(lambda _: _MARKS.get(style) or f"${next(places)}", sql), order
-
-
-def _answer(cursor: Any) -> Answer:
-    return Answer(cursor.rowcount, [_plain(row) for row in cursor.fetchall()] if cursor.description else [])
-
-
-def _plain(row: Any) -> tuple[Any, ...]:
-    """A row in the order of its columns; the caller's own cursors may return mappings."""
-    return tuple(row.values() if isinstance(row, Mapping) else row)
-
-
-# Plain connections
-
-
-class Psycopg:
-    """A connection of psycopg, whose own transactions nest."""
-
-    dialect = "postgresql"
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    def ask(self, ask: Ask) -> Answer:
-        """Carry out one statement; the rows are plain, whatever the connection's own factory makes."""
-        with self._connection.cursor(row_factory=_plain_rows) as cursor:
-            cursor.execute(*in_style(ask, "pyformat"))
-            return _answer(cursor)
-
-    def transaction(self) -> AbstractContextManager[object]:
-        """A transaction, or a savepoint in the one that is open; it forbids commit() inside."""
-        transaction: AbstractContextManager[object] = self._connection.transaction()
-        return transaction
-
-    setting_up = transaction
-
-    def will_be_in_transaction(self) -> bool:
-        """Without autocommit the driver opens one."""
-        return not self._connection.autocommit or bool(self._connection.info.transaction_status)
-
-
-class AsyncPsycopg:
-    """An async connection of psycopg."""
-
-    dialect = "postgresql"
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    async def ask(self, ask: Ask) -> Answer:
-        """Carry out one statement."""
-        async with self._connection.cursor(row_factory=_plain_rows) as cursor:
-            await cursor.execute(*in_style(ask, "pyformat"))
-            return Answer(cursor.rowcount, [tuple(row) async for row in cursor] if cursor.description else [])
-
-    def transaction(self) -> AbstractAsyncContextManager[object]:
-        """A transaction, or a savepoint in the one that is open; it forbids commit() inside."""
-        transaction: AbstractAsyncContextManager[object] = self._connection.transaction()
-        return transaction
-
-    async def will_be_in_transaction(self) -> bool:
-        """Without autocommit the driver opens one."""
-        return not self._connection.autocommit or bool(self._connection.info.transaction_status)
-
-
-def _plain_rows(_cursor: object) -> type[tuple[Any, ...]]:
-    return tuple
-
-
-class DbApi:
-    """A plain DB-API connection that tells its state: psycopg2 and PyMySQL do."""
-
-    def __init__(self, connection: Any, dialect: str) -> None:
-        self._connection, self.dialect = connection, dialect
-
-    def ask(self, ask: Ask) -> Answer:
-        """Carry out one statement."""
-        with self._connection.cursor() as cursor:
-            cursor.execute(*in_style(ask, "pyformat"))
-            return _answer(cursor)
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
-        """A transaction, or a part of the one that is open. The savepoint shows whether somebody ended it inside."""
-        joins, savepoint = self._is_open(), f"leasehold_fence_{next(_savepoints)}"
-        if not joins and self._begins_by_hand():
-            self._say("BEGIN")
-        try:
-            self._say(f"SAVEPOINT {savepoint}")
-            yield
-            self._release(savepoint)
-            if not joins:
-                self._say("COMMIT")
-        except BaseException:
-            if self._is_open():
-                with contextlib.suppress(Exception):  # the first error is the one that tells
-                    self._say(f"ROLLBACK TO SAVEPOINT {savepoint}" if joins else "ROLLBACK")
-            raise
-
-    def setting_up(self) -> AbstractContextManager[object]:
-        """MySQL ends a transaction, and every savepoint in it, where a table is made."""
-        return contextlib.nullcontext() if self.dialect == "mysql" else self.transaction()
-
-    def will_be_in_transaction(self) -> bool:
-        """Without autocommit the driver or the server opens one."""
-        return self._is_open() or not self._commits_by_itself()
-
-    def _release(self, savepoint: str) -> None:
-        try:
-            self._say(f"RELEASE SAVEPOINT {savepoint}")
-        except Exception as error:
-            if not _codes_of(error) & {"3B001", "25P01", 1305}:
-                raise
-            raise Misuse(
-                "the transaction was ended inside of the fenced block, and what came after that was not fenced; "
-                "leave commit to the end of the block, and raise to roll back"
-            ) from error
-
-    def _say(self, sql: str) -> None:
-        self.ask(Ask(sql, {}))
-
-    def _is_open(self) -> bool:
-        if self.dialect == "postgresql":
-            return bool(self._connection.info.transaction_status)
-        return bool(self._connection.server_status & _SERVER_IN_TRANSACTION)
-
-    def _commits_by_itself(self) -> bool:
-        return bool(self._connection.autocommit if self.dialect == "postgresql" else self._connection.get_autocommit())
-
-    def _begins_by_hand(self) -> bool:
-        return self.dialect != "postgresql" or self._commits_by_itself()
-
-
-def _codes_of(error: BaseException) -> set[object]:
-    """What the database calls this error: a SQLSTATE, a number of MySQL, or (SQLite) the beginning of a sentence."""
-    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-    first = error.args[0] if error.args else None
-    return {state, first.partition(":")[0] if isinstance(first, str) else first}
 
 
 def is_missing_table(error: BaseException) -> bool:
     """Whether a database, or a layer above it, says that there is no such table."""
     seen: BaseException | None = error
     while seen is not None:
-        if _codes_of(seen) & {"42P01", 1146, "no such table"}:
+        if codes_of(seen) & {"42P01", 1146, "no such table"}:
             return True
         seen = getattr(seen, "orig", None) or seen.__cause__
     return False
@@ -280,7 +139,7 @@ class SqlAlchemy:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """A transaction, or a savepoint in the one that is open."""
-        joins = self._given.in_transaction()
+        joins = self.in_transaction()
         if joins and _is_sqlite_without_transaction(self._connected().connection):
             self.ask(_BEGIN)
         with self._given.begin_nested() if joins else self._given.begin():
@@ -289,6 +148,14 @@ class SqlAlchemy:
             yield
 
     setting_up = transaction
+
+    def in_transaction(self) -> bool:
+        """Whether SQLAlchemy has begun one."""
+        return bool(self._given.in_transaction())
+
+    def stands_alone(self) -> bool:
+        """SQLAlchemy begins by itself; `transaction` refuses a driver in autocommit mode."""
+        return False
 
     def will_be_in_transaction(self) -> bool:
         """SQLAlchemy begins by itself, unless its driver is in autocommit mode."""
@@ -314,13 +181,23 @@ class AsyncSqlAlchemy:
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
         """A transaction, or a savepoint in the one that is open."""
-        joins = self._given.in_transaction()
+        joins = self.in_transaction()
         if joins and _is_sqlite_without_transaction(await (await self._connected()).get_raw_connection()):
             await self.ask(_BEGIN)
         async with self._given.begin_nested() if joins else self._given.begin():
             if not await self.will_be_in_transaction():
                 raise _in_autocommit()
             yield
+
+    setting_up = transaction
+
+    def in_transaction(self) -> bool:
+        """Whether SQLAlchemy has begun one."""
+        return bool(self._given.in_transaction())
+
+    def stands_alone(self) -> bool:
+        """SQLAlchemy begins by itself; `transaction` refuses a driver in autocommit mode."""
+        return False
 
     async def will_be_in_transaction(self) -> bool:
         """SQLAlchemy begins by itself, unless its driver is in autocommit mode."""
@@ -357,7 +234,7 @@ class Django:
         with self._connection.cursor() as cursor:
             sql, values = in_style(ask, "format")
             cursor.execute(sql, values or None)
-            return _answer(cursor)
+            return answer_of(cursor)
 
     def transaction(self) -> AbstractContextManager[object]:
         """Django's own ``atomic``, which nests."""
@@ -368,48 +245,50 @@ class Django:
 
     setting_up = transaction
 
+    def in_transaction(self) -> bool:
+        """Whether ``atomic`` has begun one, or Django was told to leave that to the caller."""
+        return bool(self._connection.in_atomic_block) or not self._connection.get_autocommit()
+
+    def stands_alone(self) -> bool:
+        """Outside of ``atomic``."""
+        return not self.in_transaction()
+
     def will_be_in_transaction(self) -> bool:
         """Django is in autocommit mode outside of ``atomic``."""
-        return bool(self._connection.in_atomic_block) or not self._connection.get_autocommit()
+        return self.in_transaction()
 
 
 # Which is which
-
-
-def _library(given: object) -> str:
-    return type(given).__module__.partition(".")[0]
 
 
 def blocking_handle(given: Any) -> Handle:
     """Find out what was given to a blocking fence."""
     if hasattr(given, "vendor") and hasattr(given, "in_atomic_block"):
         return _of_known_dialect(Django(given))
+    libraries = _libraries(given)
+    if _is_async(given) or "asyncmy" in libraries:
+        raise Misuse("this connection or session is an asyncio one; give it to AsyncSqlFence")
     if hasattr(given, "exec_driver_sql") or is_session(given):
-        if _is_async(given):
-            raise Misuse("this connection or session is an asyncio one; give it to AsyncSqlFence")
         return _of_known_dialect(SqlAlchemy(given))
-    if hasattr(given, "transaction") and _library(given) == "psycopg":
-        if _is_async(given):
-            raise Misuse("this connection is an asyncio one; give it to AsyncSqlFence")
-        return Psycopg(given)
-    dialect = _by_library(given)
-    if dialect in ("postgresql", "mysql"):
-        return DbApi(given, dialect)
-    if dialect == "sqlite":
+    for library, plain in _PLAIN.items():
+        if library in libraries:
+            return plain(given)
+    if "sqlite3" in libraries:
         raise Misuse("this is a connection of sqlite3; give it to SqliteFence")
     raise _unknown(given)
 
 
 def async_handle(given: Any) -> AsyncHandle:
     """Find out what was given to an asyncio fence."""
-    if hasattr(given, "exec_driver_sql") or is_session(given):
+    libraries = _libraries(given)
+    if hasattr(given, "exec_driver_sql") or is_session(given) or libraries & _PLAIN.keys():
         if not _is_async(given):
             raise Misuse("this connection or session is a blocking one; give it to SqlFence")
-        return _of_known_dialect(AsyncSqlAlchemy(given))
-    if hasattr(given, "transaction") and _library(given) == "psycopg":
-        if not _is_async(given):
-            raise Misuse("this connection is a blocking one; give it to SqlFence")
-        return AsyncPsycopg(given)
+        if "psycopg" not in libraries:
+            return _of_known_dialect(AsyncSqlAlchemy(given))
+    for library, plain in _ASYNC_PLAIN.items():
+        if library in libraries:
+            return plain(given)
     raise _unknown(given)
 
 
@@ -417,9 +296,9 @@ def _is_async(given: object) -> bool:
     return any(base.__name__ in ("AsyncConnection", "AsyncSession") for base in type(given).__mro__)
 
 
-def _by_library(given: object) -> str | None:
-    libraries = (base.__module__.partition(".")[0] for base in type(given).__mro__)
-    return next((_BY_LIBRARY[library] for library in libraries if library in _BY_LIBRARY), None)
+def _libraries(given: object) -> set[str]:
+    """Where its class and those above it come from: people have connections of their own."""
+    return {base.__module__.partition(".")[0] for base in type(given).__mro__}
 
 
 def _of_known_dialect(handle: H) -> H:
@@ -430,6 +309,7 @@ def _of_known_dialect(handle: H) -> H:
 
 def _unknown(given: object) -> Misuse:
     return Misuse(
-        "give an open connection of psycopg, psycopg2 or PyMySQL, a connection or session of SQLAlchemy, or a "
-        f"connection of Django, not {quoted(given)}; for others, go through SQLAlchemy"
+        "give an open connection of psycopg, psycopg2 or PyMySQL (in async code: psycopg or asyncmy), a "
+        f"connection or session of SQLAlchemy, or a connection of Django, not {quoted(given)}; for others, go through "
+        "SQLAlchemy"
     )

@@ -245,13 +245,15 @@ class TriggerFence:
         With `once`, a resource that was written with this token before, in another block, refuses with `TokenUsed`.
         """
         said = _said(str(token_of(token)), once=once, allow_jump=allow_jump)
+        joins = self._handle.in_transaction()
         try:
             with self._handle.transaction():
                 self._handle.ask(said)
                 yield self._given
                 if is_session(self._given):
                     self._given.flush()  # what it still holds back belongs to the block
-                self._handle.ask(_said())
+                if joins:  # what the block said would hold for the rest of the transaction
+                    self._handle.ask(_said())
         except Exception as error:
             raise_as_refusal(error)
             raise
@@ -271,13 +273,15 @@ class AsyncTriggerFence:
     ) -> AsyncIterator[Any]:
         """Run the block in a transaction whose writes carry this token; see `TriggerFence.writing`."""
         said = _said(str(token_of(token)), once=once, allow_jump=allow_jump)
+        joins = self._handle.in_transaction()
         try:
             async with self._handle.transaction():
                 await self._handle.ask(said)
                 yield self._given
                 if is_session(self._given):
                     await self._given.flush()
-                await self._handle.ask(_said())
+                if joins:
+                    await self._handle.ask(_said())
         except Exception as error:
             raise_as_refusal(error)
             raise

@@ -57,8 +57,14 @@ class _Sqlite:
 
     setting_up = transaction
 
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
+    def stands_alone(self) -> bool:
+        return self._connection.isolation_level is None and not self.in_transaction()
+
     def will_be_in_transaction(self) -> bool:
-        return self._connection.in_transaction or self._connection.isolation_level is not None
+        return not self.stands_alone()
 
 
 def handle_of(connection: Any) -> Handle:
