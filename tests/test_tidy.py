@@ -306,9 +306,10 @@ def no_machine_path(root: Path, paths: list[Path]) -> Iterator[str]:
 
 def every_page_is_in_the_navigation(root: Path, paths: list[Path]) -> Iterator[str]:
     docs = root / "docs"
-    listed = {docs / page for page in LINK_TO_PAGE.findall((root / "mkdocs.yml").read_text(encoding="utf-8"))}
-    listed = {page for page in listed if page.parent != docs / "reference"}  # made from the source
-    pages = {path for path in paths if path.suffix == ".md" and path.is_relative_to(docs)}
+    made = docs / "reference"  # from the source
+    named = {docs / page for page in LINK_TO_PAGE.findall((root / "mkdocs.yml").read_text(encoding="utf-8"))}
+    listed = {page for page in named if page.parent != made}
+    pages = {path for path in paths if path.suffix == ".md" and path.is_relative_to(docs) and path.parent != made}
     for page in sorted(pages - listed):
         yield f"{page.relative_to(root)} cannot be reached; add it to `nav` in mkdocs.yml"
     for page in sorted(listed - pages):
