@@ -32,7 +32,11 @@ def reference() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def pages(reference: Mapping[str, str]) -> dict[str, str]:
     """Every page of the site by its path, those of the reference as they would be built."""
-    kept = {str(path.relative_to(DOCS)): path.read_text() for path in DOCS.rglob("*.md")}
+    kept = {
+        str(path.relative_to(DOCS)): path.read_text()
+        for path in DOCS.rglob("*.md")
+        if path.parent != reference_pages.FOLDER
+    }
     return {**kept, **{f"reference/{name}": text for name, text in reference.items()}}
 
 
