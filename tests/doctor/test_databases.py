@@ -74,6 +74,9 @@ def test_replicas_of_postgresql() -> None:
     agreed = postgres.topology(standby=False, replicas=1, sync_standbys="ANY 1 (*)")
     standby = postgres.topology(standby=True, replicas=0, sync_standbys="")
     assert [one.level for one in (alone, lagging, agreed, standby)] == ["ok", "warning", "ok", "problem"]
+    hasty = postgres.topology(standby=False, replicas=1, sync_standbys="ANY 1 (*)", commit="local")
+    stuck = postgres.topology(standby=False, replicas=0, sync_standbys="ANY 1 (*)")
+    assert [one.level for one in (hasty, stuck)] == ["warning", "problem"]
 
 
 def test_mariadb(mariadb: MariadbServer) -> None:
@@ -89,8 +92,9 @@ def test_mariadb(mariadb: MariadbServer) -> None:
         refused = diagnosis_of(mariadb.url)
     finally:
         mariadb.sql("SET GLOBAL read_only = 0")
-    assert not refused.reachable
+    assert (refused.reachable, refused.worst, refused.findings[0].check) == (True, "problem", "topology")
     assert "read_only is on" in refused.findings[0].seen
+    assert refused.fit_for == "Nothing: a lease is a write."
 
 
 def test_an_embedded_file(tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ from leasehold.client import Leasehold
 from leasehold.core.engine import Capability, Facts
 from leasehold.core.worlds import run_blocking
 from leasehold.doctor.findings import Finding, Level, Look
-from leasehold.errors import EngineError, GuaranteeTooWeak, GuaranteeWarning, LeaseholdError
+from leasehold.errors import (
+    EngineError,
+    EngineUnavailable,
+    GuaranteeTooWeak,
+    GuaranteeWarning,
+    LeaseholdError,
+    OutcomeUnknown,
+)
 
 if TYPE_CHECKING:
     from leasehold.core.engine import Engine
@@ -35,6 +42,8 @@ ROUND_TRIPS: Final = 5
 SLOW: Final = 0.1
 """A round trip that takes longer than this makes every lock slow, and short TTLs risky."""
 PROBE_TTL: Final = 10.0
+ELSEWHERE: Final = "leases live on the primary"
+"""What every wire says of a server that takes no writes."""
 
 
 class Diagnosis(NamedTuple):
@@ -71,8 +80,9 @@ def _examined(locks: Leasehold, within: float, said: list[warnings.WarningMessag
     reach = _reach(locks)
     look = _look(locks, within)
     if isinstance(look, EngineError) and reach.level == "problem":
-        nothing = "Nothing: it cannot be reached."
-        return Diagnosis(facts.engine, facts.address, "", False, [*findings, reach], nothing, "")
+        is_there = reach.check != "reachable"
+        nothing = "Nothing: a lease is a write." if is_there else "Nothing: it cannot be reached."
+        return Diagnosis(facts.engine, facts.address, "", is_there, [*findings, reach], nothing, "")
     if isinstance(look, EngineError):
         fix = "let this user ask for them; they are only read"
         look = Look("", [Finding("settings", "note", f"the engine does not tell its settings: {look}", fix)])
@@ -100,12 +110,22 @@ def _reach(locks: Leasehold) -> Finding:
             locks.status("leasehold-doctor")
             took.append(time.perf_counter() - began)
     except EngineError as error:
-        return Finding("reachable", "problem", str(error), "start it, or check the address, the network and the login")
+        return _not_served(error)
     seen = f"a round trip takes {median(took) * 1000:.1f} ms (median of {ROUND_TRIPS})"
     if median(took) > SLOW:
         fix = "use an engine that is nearer, and TTLs of at least 10 s"
         return Finding("reachable", "warning", f"{seen}, which makes every lock slow", fix)
     return Finding("reachable", "ok", seen)
+
+
+def _not_served(error: EngineError) -> Finding:
+    """Why it cannot even be asked who holds a name."""
+    if ELSEWHERE in str(error):
+        fix = "give the address of the primary, and examine that: what it guarantees depends on its replicas"
+        return Finding("topology", "problem", str(error), fix)
+    if isinstance(error, EngineUnavailable | OutcomeUnknown):
+        return Finding("reachable", "problem", str(error), "start it, or check the address, the network and the login")
+    return Finding("reachable", "problem", f"it answers, and refuses: {error}", "do as it says")
 
 
 def _look(locks: Leasehold, within: float) -> Look | EngineError:

@@ -24,19 +24,32 @@ _SETTINGS = Statement(
     "leasehold_doctor_settings",
 )
 _REPLICAS = Statement(REPLICAS, "leasehold_doctor_replicas")
+_CONFIRMING = Statement(
+    "SHOW GLOBAL STATUS WHERE Variable_name IN ('Rpl_semi_sync_master_clients', 'Rpl_semi_sync_source_clients')",
+    "leasehold_doctor_confirming",
+)
+_SEES_REPLICAS = Statement(
+    "SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS'", "leasehold_doctor_sees"
+)
 
 
 def look(_family: MysqlFamily, engine: MysqlEngine, within: float) -> Look:
     """Ask the server what it is and how it is set."""
     asked_at = time.time()
-    asked = [Request(one) for one in (_VERSION, _SETTINGS, _REPLICAS)]
-    [[(version, now)], settings, [[replicas]]] = run_blocking(engine._ask_all(asked, engine.world.now() + within))
+    asked = [Request(one) for one in (_VERSION, _SETTINGS, _REPLICAS, _CONFIRMING, _SEES_REPLICAS)]
+    answers = run_blocking(engine._ask_all(asked, engine.world.now() + within))
+    [[(version, now)], settings, [[replicas]], confirming, [[sees]]] = answers
     answered_at = time.time()
     told = {_text(key).lower(): _text(value) for key, value in settings}
     product = "MariaDB" if "mariadb" in _text(version).lower() else "MySQL"
     findings = [
         durability(told),
-        topology(told, int(_text(replicas))),
+        topology(
+            told,
+            int(_text(replicas)),
+            confirming=sum(int(_text(count)) for _, count in confirming),
+            sees_replicas=bool(int(_text(sees))),
+        ),
         clock_finding(int(_text(now)) / 1e6, asked_at, answered_at),
     ]
     return Look(f"{product} {_text(version).partition('-')[0]}", findings)
@@ -69,7 +82,7 @@ def durability(told: Mapping[str, str]) -> Finding:
     return Finding("persistence", "ok", "each commit is on disk before it is confirmed")
 
 
-def topology(told: Mapping[str, str], replicas: int) -> Finding:
+def topology(told: Mapping[str, str], replicas: int, *, confirming: int = 0, sees_replicas: bool = True) -> Finding:
     """What a failover may do."""
     if told.get("read_only", "OFF") not in ("OFF", "0"):
         return Finding("topology", "problem", "the server is read-only: a replica?", "connect to the primary")
@@ -81,11 +94,23 @@ def topology(told: Mapping[str, str], replicas: int) -> Finding:
             "let all programs use the same node",
         )
     semi_sync = "ON" in (told.get("rpl_semi_sync_master_enabled"), told.get("rpl_semi_sync_source_enabled"))
-    if replicas and not semi_sync:
+    if replicas and not (semi_sync and confirming):
+        but = " (semi-synchronous replication is on, and none takes part in it)" if semi_sync else ""
         return Finding(
             "topology",
             "warning",
-            f"{replicas} replica(s), asynchronous: one that takes over may lack the latest grants",
+            f"{replicas} replica(s), asynchronous{but}: one that takes over may lack the latest grants",
             "let replicas confirm each commit (semi-synchronous replication, waiting after sync)",
         )
-    return Finding("topology", "ok", f"{replicas} replica(s) that confirm commits" if replicas else "no replica seen")
+    if not replicas and not sees_replicas and told.get("log_bin") == "ON":
+        return Finding(
+            "topology",
+            "note",
+            "the binary log is on, and this user is not told who reads it: a replica that takes over may lack grants",
+            "GRANT PROCESS ON *.* TO this user, for this question only",
+        )
+    return Finding(
+        "topology",
+        "ok",
+        f"{replicas} replica(s), {confirming} of which confirm commits" if replicas else "no replica seen",
+    )

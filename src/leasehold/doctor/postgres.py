@@ -28,7 +28,7 @@ def look(family: PostgresFamily, _engine: PostgresEngine, within: float) -> Look
     version, standby, fsync, commit, sync_standbys, full_pages, replicas, pid, now = row
     findings = [
         durability(fsync, commit, full_pages, durable=family.target.durable),
-        topology(standby=bool(standby), replicas=int(replicas), sync_standbys=sync_standbys),
+        topology(standby=bool(standby), replicas=int(replicas), sync_standbys=sync_standbys, commit=commit),
         pooler(claimed_pid != int(pid), trusted=family.target.trusts_pooler, listens=bool(family.target.listen)),
         clock_finding(float(now), asked_at, time.time()),
     ]
@@ -73,7 +73,7 @@ def durability(fsync: str, commit: str, full_pages: str, *, durable: bool) -> Fi
     return Finding("persistence", "ok", f"fsync on, synchronous_commit {commit}")
 
 
-def topology(*, standby: bool, replicas: int, sync_standbys: str) -> Finding:
+def topology(*, standby: bool, replicas: int, sync_standbys: str, commit: str = "on") -> Finding:
     """What a failover may do."""
     if standby:
         return Finding("topology", "problem", "this server is a standby and takes no writes", "connect to the primary")
@@ -84,6 +84,21 @@ def topology(*, standby: bool, replicas: int, sync_standbys: str) -> Finding:
             f"{replicas} replica(s), asynchronous: one that takes over may lack the latest grants, and only clocks "
             "keep tokens increasing then",
             "set synchronous_standby_names, such as 'ANY 1 (*)'",
+        )
+    if sync_standbys and commit == "local":
+        return Finding(
+            "topology",
+            "warning",
+            f"synchronous_standby_names is {sync_standbys}, but synchronous_commit is local: commits do not wait, and "
+            "a standby that takes over may lack the latest grants",
+            "set synchronous_commit = on",
+        )
+    if sync_standbys and not replicas:
+        return Finding(
+            "topology",
+            "problem",
+            f"commits wait for a standby ({sync_standbys}), and none is connected: nobody gets a lease",
+            "bring a standby back, or empty synchronous_standby_names until then",
         )
     if sync_standbys:
         return Finding("topology", "ok", f"{replicas} replica(s), and commits wait for them ({sync_standbys})")

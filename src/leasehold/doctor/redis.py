@@ -22,8 +22,8 @@ def look(family: RedisFamily, engine: RedisEngine, within: float) -> Look:
     requests = [command("TIME"), command("INFO"), command("CONFIG", "GET", "appendfsync"), command("CLUSTER", "INFO")]
     replies = run_blocking(engine._ask_all([one.decode() for one in requests], engine.world.now() + within))
     answered_at = time.time()
-    clock, info, fsync, _cluster = replies
-    told = fields(info)
+    clock, info, fsync, cluster = replies
+    told = fields(info) | fields(cluster)
     findings = [
         persistence(told, _setting(fsync)),
         eviction(told),
@@ -106,6 +106,14 @@ def topology(told: dict[str, str], *, sentinel: bool = False) -> Finding:
         return Finding("topology", "note", f"{_NOT_TOLD} whether it has replicas", "let this user run INFO")
     if role != "master":
         return Finding("topology", "problem", "this is a replica", "connect to the primary, or through Sentinel")
+    if told.get("cluster_enabled") == "1" and told.get("cluster_size", "1") not in ("0", "1"):
+        return Finding(
+            "topology",
+            "problem",
+            f"this is one of the {told['cluster_size']} nodes over which a cluster spreads its keys: it serves the "
+            "locks whose names fall to it, and refuses the others",
+            "use one server that is no cluster, a quorum of such servers (redlock://), or etcd",
+        )
     if told.get("cluster_enabled") == "1":
         return Finding(
             "topology",

@@ -1,0 +1,115 @@
+"""Deployments of more than one server, as people run them: made of real processes, each on a free port."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.doctor.looking import wait_until
+from tests.support.mariadb_server import PASSWORD, MariadbServer, running_mariadb
+from tests.support.postgres_server import SYSTEM_USER, PostgresServer
+from tests.support.redis_server import RedisServer, running
+
+QUICKLY = ("--repl-diskless-sync-delay", "0", "--appendonly", "yes", "--appendfsync", "always")
+
+
+@contextlib.contextmanager
+def primary_and_replica(folder: Path) -> Iterator[tuple[RedisServer, RedisServer]]:
+    """A Redis server, and one that follows it."""
+    with running(RedisServer("redis", _made(folder / "primary"), *QUICKLY)) as primary:
+        follows = ("--replicaof", f"127.0.0.1 {primary.port}")
+        with running(RedisServer("redis", _made(folder / "replica"), *QUICKLY, *follows)) as replica:
+            wait_until(lambda: b"master_link_status:up" in replica.ask("INFO", "replication"))
+            wait_until(lambda: b"connected_slaves:1" in primary.ask("INFO", "replication"))
+            yield primary, replica
+
+
+@contextlib.contextmanager
+def watched_by_sentinel(folder: Path) -> Iterator[str]:
+    """The URL of a Sentinel that watches a primary with a replica."""
+    with primary_and_replica(folder) as (primary, _):
+        home = _made(folder / "sentinel")
+        settings = home / "sentinel.conf"
+        settings.write_text(f"sentinel monitor main 127.0.0.1 {primary.port} 1\n")
+        with running(Sentinel(home, settings)) as sentinel:
+            wait_until(lambda: b"slaves=1" in sentinel.ask("INFO", "sentinel"))
+            yield f"redis+sentinel://127.0.0.1:{sentinel.port}/main"
+
+
+class Sentinel(RedisServer):
+    """The same program with another task."""
+
+    def __init__(self, folder: Path, settings: Path) -> None:
+        super().__init__("redis", folder)
+        self._file = settings
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self._run([self._program, str(self._file), "--sentinel", "--port", str(self.port), "--bind", "127.0.0.1"])
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, size: int = 3) -> Iterator[list[RedisServer]]:
+    """A Redis Cluster of so many nodes without replicas, each with its part of the slots."""
+    with contextlib.ExitStack() as stack:
+        homes = [_made(folder / f"node-{number}") for number in range(size)]
+        servers = [RedisServer("redis", home, *QUICKLY, "--cluster-enabled", "yes") for home in homes]
+        nodes = [stack.enter_context(running(server)) for server in servers]
+        for number, node in enumerate(nodes):
+            node.ask("CLUSTER", "ADDSLOTSRANGE", 16384 * number // size, 16384 * (number + 1) // size - 1)
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for node in nodes[1:]:
+            nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port)
+        for node in nodes:
+            wait_until(lambda node=node: b"cluster_state:ok" in node.ask("CLUSTER", "INFO"))  # type: ignore[misc]
+        yield nodes
+
+
+@contextlib.contextmanager
+def standby_of(primary: PostgresServer) -> Iterator[PostgresServer]:
+    """A PostgreSQL server that follows another by streaming."""
+    with tempfile.TemporaryDirectory(prefix="leasehold-standby-") as name:
+        standby = PostgresServer(Path(name))
+        if os.geteuid() == 0:
+            shutil.chown(name, SYSTEM_USER, SYSTEM_USER)
+        # Only some of the programs are linked next to the server's own.
+        standby._programs = standby._programs.joinpath("postgres").resolve().parent
+        standby._run(
+            "pg_basebackup", "--pgdata", str(standby.data), "--host", "127.0.0.1", "--port", str(primary.port),
+            "--username", "postgres", "--write-recovery-conf", "--checkpoint", "fast", "--no-sync",
+        )  # fmt: skip
+        standby.start()
+        try:
+            wait_until(lambda: primary.sql("SELECT state FROM pg_stat_replication") == [("streaming",)])
+            yield standby
+        finally:
+            standby.stop()
+
+
+@contextlib.contextmanager
+def replicated_mariadb() -> Iterator[tuple[MariadbServer, MariadbServer]]:
+    """A MariaDB server, and one that follows it and takes no writes from others."""
+    with (
+        running_mariadb(server_id="1", log_bin="log", sync_binlog="1") as primary,
+        running_mariadb(server_id="2") as replica,
+    ):
+        primary.sql(f"CREATE USER follower IDENTIFIED BY '{PASSWORD}'")
+        primary.sql("GRANT REPLICATION SLAVE ON *.* TO follower")
+        file, position, *_ = primary.sql("SHOW MASTER STATUS")[0]
+        replica.sql(
+            f"CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={primary.port}, MASTER_USER='follower', "
+            f"MASTER_PASSWORD='{PASSWORD}', MASTER_LOG_FILE='{file}', MASTER_LOG_POS={position}"
+        )
+        replica.sql("SET GLOBAL read_only = 1")
+        replica.sql("START SLAVE")
+        wait_until(lambda: any("Binlog Dump" in str(row) for row in primary.sql("SHOW PROCESSLIST")))
+        yield primary, replica
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
