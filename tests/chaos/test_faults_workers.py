@@ -22,13 +22,14 @@ def test_a_holder_is_frozen_and_goes_on(name: str, doing: set[str], site: Site) 
     assert said["doing"] in doing
     assert frozen.state() == "T"
     [other] = [cast(Toy, worker) for worker in site.workers if worker is not frozen]
-    # Its lease runs out, and somebody else gets a higher token; then it writes with its own.
-    assert other.has_another_turn()
+    # Its lease runs out, and somebody else holds the lock; then it writes with its own token.
+    assert happens(lambda: other.doing() in ("holds", "gap", "clings"))
     assert frozen.state() == "T"
-    overtaken_by = other.turns()[-1][0]
+    before = len(frozen.turns())
     fault.mend(site)
-    assert frozen.has_another_turn()
-    assert min(token for token, _ in frozen.turns()[-2:]) < overtaken_by
+    assert happens(lambda: len(frozen.turns()) > before)
+    assert other.has_another_turn()
+    assert frozen.turns()[before][0] < other.turns()[-1][0]
     assert site.struck == []
 
 
@@ -65,21 +66,18 @@ def connections(site: Site, label: str) -> int:
         return listed.count(f"name=leasehold:{label}".encode()) or listed.count(label.encode())
 
 
-def test_who_was_frozen_in_the_gap_writes_while_another_one_has_read_and_not_written(site: Site) -> None:
+def test_who_was_frozen_in_the_gap_writes_while_its_successor_has_read_and_not_written(site: Site) -> None:
     def writes_meanwhile() -> bool:
         fault, said = struck(site, "pause-in-gap")
         frozen = toy(site, said["at"])
         [other] = [cast(Toy, worker) for worker in site.workers if worker is not frozen]
-        seen: list[str] = []
-        before, put_right = len(frozen.turns()), fault.put_right
-
-        def note_and_put_right() -> None:
-            seen.append(other.doing())
-            put_right()
-
-        fault.put_right = note_and_put_right  # type: ignore[method-assign]
+        before, others = len(frozen.turns()), len(other.turns())
+        assert happens(lambda: other.doing() == "clings" or len(other.turns()) > others)
+        clings = other.doing() == "clings"
         fault.mend(site)
-        return seen[0] == "clings" and happens(lambda: len(frozen.turns()) > before)
+        assert happens(lambda: len(frozen.turns()) > before and len(other.turns()) > others)
+        # It may have been too slow for its successor, on a machine that is busy.
+        return clings and frozen.turns()[before][1] < other.turns()[others][1]
 
     assert happens(writes_meanwhile, within=60.0)
     assert all_go_on(site)

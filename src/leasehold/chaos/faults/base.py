@@ -68,10 +68,7 @@ class BaseFault(ABC):
         `within` is in TTLs: where something else is broken, it may be that nobody is granted anything.
         """
         give_up_at = time.monotonic() + within * site.ttl
-        workers = untouched(site, site.workers) if among is None else among
-        self._clinging += workers
-        for worker in workers:
-            worker.hold_on(True)
+        workers = self.tell_to_hold_on(untouched(site, site.workers) if among is None else among)
         while time.monotonic() < give_up_at:
             found = [worker for worker in workers if worker.doing() == "clings"]
             if found:
@@ -80,6 +77,13 @@ class BaseFault(ABC):
             time.sleep(LOOKS_EVERY)
         self.let_go()
         return None
+
+    def tell_to_hold_on(self, workers: Sequence[Worker]) -> Sequence[Worker]:
+        """Have each of them go on holding what it is granted next, until it is let go."""
+        self._clinging += workers
+        for worker in workers:
+            worker.hold_on(True)
+        return workers
 
     def let_go(self, *, but: Sequence[Worker] = ()) -> None:
         """Let those who cling go on with their work."""

@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Any, ClassVar, Final
 
-from leasehold.chaos.faults.base import BaseFault, aimed, frozen, told
+from leasehold.chaos.faults.base import BaseFault, aimed, frozen, told, untouched
 from leasehold.chaos.site import Doing, Site, Worker
 from leasehold.testing.proxy import Proxy
 
@@ -56,10 +56,16 @@ class PauseInGap(Pause):
     summary: ClassVar[str] = "a holder is frozen past its TTL between its last look at the lease and its write"
     at: ClassVar[tuple[Doing, ...]] = ("gap",)
 
-    def mend(self, site: Site) -> None:
-        """Let it go on, and so write, just when somebody else has read and not written: then a write hurts most."""
+    def strike(self, site: Site) -> dict[str, Any]:
+        """Freeze one; mostly its successor has read and not written when it wakes up, for then its write hurts most."""
+        said = super().strike(site)
         if self._frozen and site.chance.random() < 0.7:
-            self.have_one_cling(site)
+            self.tell_to_hold_on(untouched(site, site.workers))
+        return said
+
+    def mend(self, site: Site) -> None:
+        """Let it go on, and write, before its successor does."""
+        if self._clinging:
             self.put_right()
             time.sleep(WRITES_WITHIN)
         super().mend(site)
