@@ -31,7 +31,7 @@ def test_leasehold_is_measured_beside_the_floor_and_a_lock_by_hand(results: Resu
     assert takes.rows[0].who.startswith("floor")
     assert takes.rows[0].figures[uncontended.RATIO].value == 1.0
     assert {"Leasehold", "Leasehold (asyncio)", "pg_advisory_lock by hand, psycopg"} <= {row.who for row in takes.rows}
-    assert [row.who for row in crowd.rows] == ["Leasehold", "pg_advisory_lock by hand, psycopg"]
+    assert [row.who for row in crowd.rows][:2] == ["Leasehold", "pg_advisory_lock by hand, psycopg"]
     assert crowd.rows[0].figures[contended.CHANGES].value > 0
 
 
