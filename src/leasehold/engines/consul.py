@@ -15,13 +15,14 @@ from leasehold.core.engine import Busy, Grant, NameStatus, Purpose, Renewal, Sus
 from leasehold.core.worlds import World
 from leasehold.engines import consul_keys, etcd_queue
 from leasehold.engines.consul_facts import facts_of
-from leasehold.engines.consul_requests import Requests
+from leasehold.engines.consul_requests import FAREWELL, Requests
 from leasehold.engines.consul_sessions import Place, Session, Sessions
 from leasehold.engines.consul_taking import Taking
 from leasehold.engines.consul_watch import Watches
 from leasehold.engines.etcd_queue import NameKeys
 from leasehold.errors import EngineError, EngineUnavailable, Misuse, quoted
 from leasehold.wires.consul import (
+    LATE,
     MOST_OPERATIONS,
     ConsulWire,
     Operation,
@@ -76,9 +77,10 @@ class ConsulEngine:
     async def wait(self, want: Want, until: float) -> None:
         """Return when what stands before the asker is gone; meanwhile keep its session alive."""
         place = self._sessions.known(want.holder)
-        if place is None or place.blockade is None:
+        if place is None or place.blockade is None or until - self.world.now() <= LATE:
             await self.world.sleep(max(until - self.world.now(), 0.0))
             return
+        until -= LATE  # what it asks for may be answered so much later
         folder = self._keys(want.name).all[0]
         if await self._watches.news(folder, want.holder, place, min(until, self.world.now() + SHORT_WAIT)):
             return
@@ -119,7 +121,7 @@ class ConsulEngine:
             if lease.ttl > place.session.ttl and not place.session.dead:
                 await self._prolong(lease, place, until)
         kept: set[Session] = set()
-        for session in {place.session for _, place in asked}:
+        for session in dict.fromkeys(place.session for _, place in asked):
             if not session.dead and await self._requests.refresh(session, until):
                 kept.add(session)
         asked = [(lease, place) for lease, place in asked if place.session in kept]
@@ -162,7 +164,7 @@ class ConsulEngine:
             return False
         was_there = await self._delete(place, until)
         self._sessions.forget(holder)
-        await self._requests.end_idle(all_idle=False)
+        await self._requests.end_idle(all_idle=False, until=until)
         return was_there and not place.waits
 
     async def _delete(self, place: Place, until: float) -> bool:
@@ -234,7 +236,7 @@ class ConsulEngine:
 
     async def close(self) -> None:
         """End sessions that nothing hangs on, and give back the connections."""
-        await self._requests.end_idle(all_idle=True)
+        await self._requests.end_idle(all_idle=True, until=self.world.now() + FAREWELL)
         self._wire.close()
 
     def forked(self) -> None:

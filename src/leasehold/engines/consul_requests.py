@@ -16,6 +16,7 @@ FRESH: Final = 1 / 6
 PEEK: Final = 0.003
 """How often one looks whether somebody else has made the session, in seconds."""
 FAREWELL: Final = 0.5
+"""How long a client that is closed takes to end its sessions, in seconds."""
 
 
 class Requests:
@@ -94,8 +95,8 @@ class Requests:
                 await self._wire.txn(some, until)
         return True
 
-    async def end_idle(self, *, all_idle: bool) -> None:
-        """End sessions that nothing hangs on; what fails here lapses by itself."""
+    async def end_idle(self, *, all_idle: bool, until: float) -> None:
+        """End sessions that nothing hangs on; what fails here, or has no time left, lapses by itself."""
         for session in self._sessions.take_out(all_idle=all_idle):
             with contextlib.suppress(EngineError):
-                await self._wire.destroy_session(session.id or "", self._world.now() + FAREWELL)
+                await self._wire.destroy_session(session.id or "", until)

@@ -44,8 +44,8 @@ class Session:
         self.dead = False
         self.places = 0
         """How many attempts and leases hang on it."""
-        self.debts: set[bytes] = set()
-        """Keys that must not be there, and that a late request could still create."""
+        self.debts: dict[bytes, None] = {}
+        """Keys that must not be there, and that a late request could still create; oldest first."""
         self.slots: dict[bytes, set[int]] = {}
         """The slots in use, by how their keys begin."""
         self._claimed_until = 0.0
@@ -134,7 +134,7 @@ class Place:
         self.session.places -= 1
         if self.uncertain:
             for session in (self._origin, self.home, self.session):
-                session.debts.add(self.key)
+                session.debts[self.key] = None
         elif self._slot is not None:
             taken = self._origin.slots[self._kind]
             taken.discard(self._slot)

@@ -30,8 +30,6 @@ LONGEST_DELAY: Final = 60.0
 """Consul's own limit of a lock-delay."""
 SPENT: Final = 1 / 2
 """A session is renewed first if it has spent this share of its TTL when it is somebody's turn."""
-TIDY_WITHIN: Final = 0.1
-"""How long beyond its time one that tries only once may take to leave; else that is done in the background."""
 TRIES: Final = 4
 """How often to begin anew: Consul may have ended all three sessions that an attempt can meet; each is found in turn."""
 
@@ -194,8 +192,7 @@ class Taking:
     async def _leave(self, attempt: Attempt) -> None:
         """Who tries only once leaves nothing behind."""
         try:
-            until = max(attempt.until, self._world.now() + TIDY_WITHIN)
-            await self._requests.change(attempt.place, [deleting(attempt.place.key)], until)
+            await self._requests.change(attempt.place, [deleting(attempt.place.key)], attempt.until)
         except EngineUnavailable as error:
             raise OutcomeUnknown(str(error)) from None
         self._sessions.forget(attempt.want.holder)

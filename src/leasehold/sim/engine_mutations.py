@@ -15,7 +15,8 @@ def mutations_of(engine: str) -> dict[str, Mutation]:
     """The bugs that can be planted in what runs when this engine is simulated."""
     if engine == TABLE.engine:
         return MUTATIONS
+    from leasehold.sim.consul_mutations import CONSUL_MUTATIONS
     from leasehold.sim.etcd_mutations import ETCD_MUTATIONS
     from leasehold.sim.zookeeper_mutations import ZOOKEEPER_MUTATIONS
 
-    return {"etcd": ETCD_MUTATIONS, "zookeeper": ZOOKEEPER_MUTATIONS}[engine]
+    return {"etcd": ETCD_MUTATIONS, "zookeeper": ZOOKEEPER_MUTATIONS, "consul": CONSUL_MUTATIONS}[engine]

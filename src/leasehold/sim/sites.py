@@ -39,9 +39,16 @@ def _zookeeper(network: Network, events: list[Event], rate: float) -> Site:
     return ZooKeeperSite(network, events, rate)
 
 
+def _consul(network: Network, events: list[Event], rate: float) -> Site:
+    from leasehold.sim.consul import ConsulSite
+
+    return ConsulSite(network, events, rate)
+
+
 _ALL: Final = (
     Kind(TABLE, SimServer),
     Kind(Traits("etcd", CONNECTED | {"election"}, (2.0, 3.0, 4.0), (0.0,)), _etcd),
     Kind(Traits("zookeeper", CONNECTED | {"election"}, (2.0, 3.0, 4.0), (0.0,)), _zookeeper),
+    Kind(Traits("consul", CONNECTED - {"force"} | {"election"}, (2.0, 3.0, 4.0)), _consul),
 )
 KINDS: Final = {kind.traits.engine: kind for kind in _ALL}

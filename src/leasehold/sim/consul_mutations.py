@@ -1,0 +1,78 @@
+"""Bugs that a lock on Consul can have, planted in the Consul engine."""
+
+from __future__ import annotations
+
+from leasehold.engines import consul_requests, consul_sessions, consul_taking
+from leasehold.sim.mutating import Edit, Mutation, edit, registrar
+
+CONSUL_MUTATIONS: dict[str, Mutation] = {}
+_caught_by = registrar(CONSUL_MUTATIONS)
+
+
+@_caught_by("lock_delay", "given")
+def lock_delay_ignored() -> list[Edit]:
+    """What remains of a lost lease is no obstacle: the next one holds the name before the lock-delay is over."""
+    return [edit(consul_taking.Taking._open, ("if not remains:", "if True:"))]
+
+
+@_caught_by("given", "tokens")
+def token_from_the_modify_index() -> list[Edit]:
+    """The token is the index at which the key was last changed, which is another one whenever it is looked at."""
+    return [edit(consul_taking.Taking._take, ("return Grant(place.token,", "return Grant(place.modified,"))]
+
+
+@_caught_by("given", "exclusion", "told")
+def token_from_the_lock_index() -> list[Edit]:
+    """The token counts how often the key was locked, and begins anew with every key."""
+    return [edit(consul_taking.Taking._take, ("return Grant(place.token,", "return Grant(1,"))]
+
+
+@_caught_by("exclusion", "told", "given")
+def woken_is_enough() -> list[Edit]:
+    """Who is woken takes it that its turn has come, and does not look."""
+    return [
+        edit(
+            consul_taking.Taking._take,
+            (
+                "remains = await self._look(attempt) if place.token is not None else None",
+                "remains, place.blockade = ([], None) if place.token is not None else (None, None)",
+            ),
+        )
+    ]
+
+
+@_caught_by("turns", "liveness")
+def index_of_something_else() -> list[Edit]:
+    """A query waits for an index that is beyond what was seen, and misses what happens before that."""
+    return [
+        edit(consul_taking.Attempt.judge, ("own.created, own.modified, as_of", "own.created, own.modified, as_of + 9"))
+    ]
+
+
+@_caught_by("exclusion", "told", "given")
+def shared_slot() -> list[Edit]:
+    """All attempts of a client on a name use the same key: one that comes second finds itself holding."""
+    return [
+        edit(
+            consul_sessions.Place.__init__,
+            ("self._slot = next(number for number in itertools.count() if number not in taken)", "self._slot = 0"),
+        ),
+        edit(
+            consul_sessions.Place.give_up,
+            ("taken = self._origin.slots[self._kind]", "taken = self._origin.slots.setdefault(self._kind, set())"),
+        ),
+    ]
+
+
+@_caught_by("patience")
+def farewell_beyond_the_wait() -> list[Edit]:
+    """Who gives up ends its sessions first, however long that takes."""
+    return [
+        edit(
+            consul_requests.Requests.end_idle,
+            (
+                'self._wire.destroy_session(session.id or "", until)',
+                'self._wire.destroy_session(session.id or "", self._world.now() + FAREWELL)',
+            ),
+        )
+    ]
