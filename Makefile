@@ -15,8 +15,9 @@ PEERS_ARGS ?=
 # What `make soak` runs on, and for how long on each.
 SOAK_ENGINES ?= sqlite redis valkey postgresql mariadb etcd consul zookeeper
 SOAK_FOR ?= 1h
-# How many simulated histories `make sim` explores.
+# How many simulated histories `make sim` explores, and of which engines a tenth as many.
 N ?= 20000
+SIM_ENGINES ?= etcd zookeeper consul
 
 UV_VERSION := 0.13.7
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
@@ -60,8 +61,11 @@ docs-serve: $(VENV)/.ready-dev  ## serve the documentation while it is being wri
 	@$(BIN)/python tools/reference_pages.py
 	@$(BIN)/zensical serve
 
-sim: $(VENV)/.ready  ## explore N simulated histories (make sim N=100000)
+sim: $(VENV)/.ready-dev  ## explore N simulated histories, and a tenth as many of each engine (make sim N=100000)
 	@$(BIN)/python -m leasehold.sim --histories $(N)
+	@for engine in $(SIM_ENGINES); do \
+		$(BIN)/python -m leasehold.sim --engine $$engine --histories $$(( $(N) / 10 + 1 )) || exit 1; \
+	done
 
 peers: $(VENV)/.ready-dev servers  ## put peers to the same faults as Leasehold, and make the tables of docs/peers.md
 	@$(PIP_INSTALL) --no-build-isolation --editable '.[peers]'
