@@ -12,6 +12,7 @@ import pytest
 
 from leasehold import Leasehold, LeaseLost, NotSupported
 from leasehold.chaos.servers import ENGINES, NoServer, find, started
+from leasehold.chaos.servers.process import ENDS_WITHIN
 from leasehold.chaos.servers.redis import RedisServer
 from leasehold.chaos.servers.shim import Shim
 from leasehold.chaos.site import Server
@@ -182,3 +183,13 @@ def test_a_server_that_does_not_start_says_why(folder: Path) -> None:
             second.port = 1
             second.wait()
         second.stop()
+
+
+def test_a_server_that_is_stopped_in_good_order_does_not_wait_for_its_clients(folder: Path) -> None:
+    with started("postgresql", folder) as (url, [server]), Leasehold(url) as locks:
+        before = taken(locks)  # and the connection stays open
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < ENDS_WITHIN
+        server.start()
+        assert taken(locks) > before

@@ -63,7 +63,7 @@ class Server(Protocol):
         ...
 
     def stop(self, *, hard: bool = False) -> None:
-        """End it, by SIGTERM or by SIGKILL."""
+        """End it, in good order or by SIGKILL."""
         ...
 
     def start(self) -> None:

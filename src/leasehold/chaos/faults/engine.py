@@ -44,7 +44,7 @@ class EngineRestart(ServerFault):
     """A crash or a stop in good order; then a start on what was kept."""
 
     name: ClassVar[str] = "engine-restart"
-    summary: ClassVar[str] = "a server of the engine, or all, is ended (SIGKILL or SIGTERM) and started again"
+    summary: ClassVar[str] = "a server of the engine, or all, is killed, or stopped in good order, and started again"
     lasts: ClassVar[float] = 0.4
 
     def strike(self, site: Site) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class EngineRestart(ServerFault):
         mine = self.take(site, one_or_all(site, self.running(site)))
         for server in mine:
             server.stop(hard=hard)
-        return {**names(mine), "signal": "SIGKILL" if hard else "SIGTERM"}
+        return {**names(mine), "how": "killed" if hard else "stopped"}
 
     def put_right(self) -> None:
         """Start it."""

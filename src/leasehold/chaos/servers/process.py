@@ -38,6 +38,8 @@ class OwnServer(ABC):
     starts_within: ClassVar[float] = 60.0
     other_user: ClassVar[str | None] = None
     """Who runs it when this process is root, whom it does not let run it."""
+    ends_at: ClassVar[signal.Signals] = signal.SIGTERM
+    """The signal at which it ends in good order, without waiting for its clients."""
     asks_libc: ClassVar[bool] = True
     """Whether it asks libc for the time and for writes, so that a shim can answer instead."""
     drops_unsynced: bool = False
@@ -125,12 +127,12 @@ class OwnServer(ABC):
         self.wait()
 
     def stop(self, *, hard: bool = False) -> None:
-        """End it, by SIGTERM or by SIGKILL, and wait until it is gone with all its processes."""
+        """End it, in good order or by SIGKILL, and wait until it is gone with all its processes."""
         pids = self.pids
         for pid in pids:
             _signal(pid, signal.SIGCONT)
         if pids and not hard:
-            _signal(pids[0], signal.SIGTERM)
+            _signal(pids[0], self.ends_at)
             hard = not self._gone(pids)
         if hard:
             for pid in pids:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import struct
 from pathlib import Path
 from typing import ClassVar
@@ -16,6 +17,7 @@ class PostgresServer(OwnServer):
     """A cluster of its own, with one user who may do everything."""
 
     other_user: ClassVar[str | None] = "postgres"
+    ends_at: ClassVar[signal.Signals] = signal.SIGINT  # at SIGTERM it waits until the last client has gone
 
     def __init__(self, engine: str, folder: Path, name: str, *, durable: bool) -> None:
         """Keep the data below the folder."""
