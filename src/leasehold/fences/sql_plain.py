@@ -180,10 +180,8 @@ class Psycopg2:
             yield
             self._end(savepoint, joins=joins)
         except BaseException:
-            self._sent_along = ""
-            if self.in_transaction():
-                with contextlib.suppress(Exception):  # the first error is the one that tells
-                    self._say(f"ROLLBACK TO SAVEPOINT {savepoint}" if joins else "ROLLBACK")
+            with contextlib.suppress(Exception):  # the first error is the one that tells
+                self._undo(savepoint, joins=joins)
             raise
 
     setting_up = transaction
@@ -201,16 +199,27 @@ class Psycopg2:
         return not self.stands_alone()
 
     def _end(self, savepoint: str, *, joins: bool) -> None:
-        if self._sent_along:  # nothing was asked through this handle
-            self._sent_along = ""
-            self._say("COMMIT")
-            return
-        try:
-            self._say(f"RELEASE SAVEPOINT {savepoint}" + ("" if joins else "; COMMIT"))
-        except Exception as error:
-            if not codes_of(error) & {"3B001", "25P01"}:
-                raise
-            raise _ended_inside() from error
+        by_hand = self._connection.autocommit and not joins
+        if not self._sent_along:  # else nothing was asked through this handle
+            try:
+                self._say(f"RELEASE SAVEPOINT {savepoint}" + ("; COMMIT" if by_hand else ""))
+            except Exception as error:
+                if not codes_of(error) & {"3B001", "25P01"}:
+                    raise
+                raise _ended_inside() from error
+        self._sent_along = ""
+        if not joins and not by_hand:
+            # Not by a statement: psycopg2 would believe that its transaction is still open, and begin no other.
+            self._connection.commit()
+
+    def _undo(self, savepoint: str, *, joins: bool) -> None:
+        self._sent_along = ""
+        if joins:
+            self._say(f"ROLLBACK TO SAVEPOINT {savepoint}")
+        elif not self._connection.autocommit:
+            self._connection.rollback()
+        elif self.in_transaction():
+            self._say("ROLLBACK")
 
     def _say(self, sql: str) -> None:
         self.ask(Ask(sql, {}))
