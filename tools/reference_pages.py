@@ -49,6 +49,7 @@ PAGES = {
             "leasehold.telemetry.prometheus",
             "leasehold.telemetry.opentelemetry",
             "leasehold.telemetry.logs",
+            "leasehold.telemetry.journal",
         ),
     ),
     "testing": Page("For tests", ("leasehold.testing", "leasehold.testing.plugin", "leasehold.testing.stalling")),
@@ -60,6 +61,7 @@ CHOSEN = {
     "leasehold.engines.mysql": ("tables_sql",),
     "leasehold.engines.etcd": ("ownership",),
     "leasehold.fences.trigger": ("install_sql", "remove_sql"),
+    "leasehold.telemetry.journal": ("Journal", "read", "Told", "Refusal"),
     "leasehold.testing.stalling": ("Stall", "StallLease"),
     "leasehold.testing.plugin": ("stall",),
 }

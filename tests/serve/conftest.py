@@ -133,7 +133,7 @@ ServeIt = Callable[..., Served]
 
 @pytest.fixture
 def locks(tmp_path: Path) -> Iterator[Leasehold]:
-    with Leasehold(tmp_path / "leases.db", label="holder") as one:
+    with Leasehold(tmp_path / "leases.db", label="holder", request_timeout=PATIENCE) as one:
         yield one
 
 
@@ -144,7 +144,8 @@ def serve(tmp_path: Path) -> Iterator[ServeIt]:
     with contextlib.ExitStack() as clients:
 
         def start(**settings: Any) -> Served:
-            watching = clients.enter_context(Leasehold(settings.pop("on", tmp_path / "leases.db")))
+            on = settings.pop("on", tmp_path / "leases.db")
+            watching = clients.enter_context(Leasehold(on, request_timeout=PATIENCE))
             one = Served(watching, Settings(**{"token": TOKEN, "every": 0.2, **settings}))
             one.start()
             started.append(one)
@@ -163,7 +164,8 @@ def served(serve: ServeIt) -> Served:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server for tests that leave nothing behind, on a file of its own; it allows to break."""
-    with Leasehold(tmp_path_factory.mktemp("shared") / "leases.db", label="holder") as locks:
+    file = tmp_path_factory.mktemp("shared") / "leases.db"
+    with Leasehold(file, label="holder", request_timeout=PATIENCE) as locks:
         one = Served(locks, Settings(TOKEN, every=0.2, can_break=True))
         one.start()
         yield one

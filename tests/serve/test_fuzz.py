@@ -6,6 +6,7 @@ that does not answer the next one.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import threading
@@ -19,8 +20,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from tests.serve.conftest import TOKEN, Answer, Served
+from tests.serve.test_books import keep
 
+from leasehold.events import Refused
+from leasehold.patterns.jobs.book import Book, Missed
+from leasehold.patterns.jobs.shelves import notes_with
 from leasehold.serve.description import openapi
+from leasehold.telemetry.journal import Journal
 
 DOCUMENT = openapi("0")
 OPERATIONS = [
@@ -218,8 +224,12 @@ def test_bytes_of_any_form_do_no_harm(shared: Served, sent: bytes) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def still_there(shared: Served) -> Any:
-    """A name that is held throughout, and afterwards a server that is whole."""
+    """A name that is held throughout, some jobs and refusals, and afterwards a server that is whole."""
     lease = shared.locks.lock("held", ttl=600).acquire()
+    with contextlib.closing(notes_with(shared.locks._family, "test")) as notes, Journal(shared.locks) as journal:
+        for name in HOSTILE[3:9]:
+            keep(notes, name, Book(schedule=name, missed_in_all=1, missed=(Missed(name, name, 1, name, 0.0),)))
+            journal(Refused(name, 1, "stale", 2))
     yield
     assert shared.ask("/api/overview").data["up"] is True
     assert threading.active_count() < 60

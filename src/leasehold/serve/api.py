@@ -37,9 +37,9 @@ def asset(name: str) -> tuple[bytes, str, str]:
 class Api:
     """Everything that can be asked for, except the connection itself."""
 
-    def __init__(self, watch: Watch, door: Door, *, can_break: bool, namespace: str, version: str) -> None:
+    def __init__(self, watch: Watch, door: Door, *, can_break: bool, version: str) -> None:
         self.watch, self.door = watch, door
-        self._can_break, self._namespace, self._version = can_break, namespace, version
+        self._can_break, self._version = can_break, version
         self._groups = Groups()
 
     async def answer(self, request: Request) -> Response | Viewer:
@@ -82,7 +82,7 @@ class Api:
         return {"overview": self._overview_data(), "names": names}
 
     def _overview_data(self) -> dict[str, Any]:
-        return self.watch.overview(can_break=self._can_break, version=self._version, namespace=self._namespace)
+        return self.watch.overview(can_break=self._can_break, version=self._version)
 
     async def _overview(self, _request: Request) -> Response:
         return as_json(self._overview_data())
@@ -100,6 +100,17 @@ class Api:
             raise Refusal(HTTPStatus.NOT_FOUND, "unknown_name", text)
         queue = [{"at": round(at, 1), "waiters": waiters} for at, waiters in self.watch.roster.queue_over_time(name)]
         return as_json({**as_data(status), "queue": queue})
+
+    async def _jobs(self, _request: Request, *, text: str, start: int, limit: int) -> Response:
+        return as_json(self.watch.books.page(text, start, limit))
+
+    async def _job(self, _request: Request, *, name: str) -> Response:
+        job = self.watch.books.job(name)
+        if job is None:
+            raise Refusal(
+                HTTPStatus.NOT_FOUND, "unknown_job", f"no job {quoted(name)} was asked for here, so far as is known"
+            )
+        return as_json(job)
 
     async def _session(self, request: Request) -> Response:
         session = self.door.session_of(request)

@@ -15,7 +15,9 @@ from typing import Any, Final
 from leasehold.errors import quoted
 from leasehold.names import LONGEST_NAME_BYTES
 from leasehold.roster import ONLY, ORDERS, STATES
+from leasehold.serve.books import JOB_STATES, RUN_STATES
 from leasehold.serve.http import Refusal
+from leasehold.telemetry.journal import REASONS
 
 Schema = dict[str, Any]
 
@@ -93,6 +95,43 @@ SCHEMAS: Final[dict[str, Schema]] = {
         members=_list(_record(member=_TEXT, partitions=_list(_COUNT))),
         waited_for=_list(_COUNT),
     ),
+    "JobRow": _record(
+        name=_TEXT,
+        schedule=_TEXT,
+        state={"enum": list(JOB_STATES), "description": "silent: nothing was heard of its run in time"},
+        by={**_TEXT, "description": "who runs it, or ran it last"},
+        running_for=_NULLABLE_SECONDS,
+        ended_ago=_NULLABLE_SECONDS,
+        took=_NULLABLE_SECONDS,
+        error={**_TEXT, "description": "of the last run that has ended"},
+        behind={"type": ["integer", "null"], "minimum": 0, "description": "ticks that are due and not settled"},
+        overruns={**_COUNT, "description": "of the last runs, those that took longer than until the next tick"},
+        missed={**_COUNT, "description": "ticks that were ever reported as missed"},
+        recent={**_list({"enum": list(RUN_STATES)}), "description": "the last runs, the oldest first"},
+    ),
+    "JobTotals": _record(
+        jobs=_COUNT,
+        more={"type": "boolean", "description": "whether there are more jobs than are kept"},
+        under_way=_COUNT,
+        behind={**_COUNT, "description": "jobs for which more than one tick is due"},
+        overruns=_COUNT,
+        missed=_COUNT,
+    ),
+    "Refused": _record(
+        stale=_COUNT,
+        used=_COUNT,
+        jump=_COUNT,
+        last=_list(
+            _record(
+                at=_TIME,
+                resource=_TEXT,
+                token=_TOKEN,
+                seen={**_TOKEN, "type": ["string", "null"]},
+                reason={"enum": list(REASONS)},
+                by=_TEXT,
+            )
+        ),
+    ),
     "Overview": _record(
         engine=_TEXT,
         address=_TEXT,
@@ -110,7 +149,15 @@ SCHEMAS: Final[dict[str, Schema]] = {
         events=_list(_ref("Event")),
         elections=_list(_ref("Election")),
         partitions=_list(_ref("Partitions")),
+        jobs={**_list(_ref("JobRow")), "description": "those that need somebody first; /api/jobs has all"},
+        job_totals=_ref("JobTotals"),
+        books_problem={"type": ["string", "null"], "description": "why jobs and refused writes cannot be read"},
+        refused={
+            "anyOf": [_ref("Refused"), {"type": "null"}],
+            "description": "writes that fences refused, as told by processes with a journal; null: none has told any",
+        },
     ),
+    "Jobs": _record(jobs=_list(_ref("JobRow")), matching=_COUNT, start=_COUNT),
     "Names": _record(names=_list(_ref("Row")), matching=_COUNT, start=_COUNT),
     "Name": _record(
         name=_TEXT,
@@ -122,12 +169,30 @@ SCHEMAS: Final[dict[str, Schema]] = {
         waiters=_list(_record(waiter=_TEXT, mode=_MODE, waited_for=_SECONDS, patience_left={"type": "number"})),
         queue=_list(_record(at=_TIME, waiters=_COUNT)),
     ),
+    "Job": {},  # below, since it is a row with more to it
     "Session": _record(csrf=_TEXT, can_break={"type": "boolean"}),
     "Break": _record(
         name=_NAME, because={**_NAME, "description": "why; it is logged, so it is one line of printable text"}
     ),
     "Broken": _record(name=_TEXT, token=_TOKEN, because=_TEXT, holders=_list(_TEXT)),
 }
+SCHEMAS["Job"] = _record(
+    **SCHEMAS["JobRow"]["properties"],
+    settled={"type": ["string", "null"], "description": "ticks up to this one are done, or were reported as missed"},
+    runs=_list(
+        _record(
+            tick=_TEXT,
+            state={"enum": [one for one in RUN_STATES if one != "overran"]},
+            by=_TEXT,
+            began=_TIME,
+            ended=_TIME,
+            attempt=_COUNT,
+            error=_TEXT,
+            overran={"type": "boolean"},
+        )
+    ),
+    reports=_list(_record(first=_TEXT, last=_TEXT, count=_COUNT, why=_TEXT, at=_TIME)),
+)
 
 
 @dataclass(frozen=True)
@@ -168,6 +233,16 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("GET", "/api/names"): Operation("names", "Names, a page at a time.", _VIEW, answer="Names"),
     ("GET", "/api/name"): Operation(
         "name", "One name as it is now, asked of the engine.", {"name": _NAME}, ("name",), answer="Name"
+    ),
+    ("GET", "/api/jobs"): Operation(
+        "jobs",
+        "Jobs, a page at a time, those that need somebody first.",
+        {name: _VIEW[name] for name in ("text", "start", "limit")}
+        | {"text": {**_VIEW["text"], "description": "jobs whose name contains it, in whatever case"}},
+        answer="Jobs",
+    ),
+    ("GET", "/api/job"): Operation(
+        "job", "One job with its last runs and what it missed.", {"name": _NAME}, ("name",), answer="Job"
     ),
     ("GET", "/api/events"): Operation(
         "events",

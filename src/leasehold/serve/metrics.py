@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from leasehold.roster import Row
+from leasehold.serve.books import by_group
 from leasehold.serve.watch import Watch
 from leasehold.telemetry.groups import Groups
 
@@ -38,11 +39,28 @@ def exposition(watch: Watch, groups: Groups) -> str:
     ran_out = "Leases that were seen to run out unreleased."
     lines += [*_heading("ran_out_total", "counter", ran_out)]
     lines.append(line("leasehold_engine_ran_out_total", engine, float(roster.lost)))
+    lines += _of_books(watch, groups, engine)
     for number, (name, about) in enumerate(_BY_GROUP.items()):
         lines += _heading(name, "gauge", about)
         for group, values in sorted(sums.items()):
             lines.append(line(f"leasehold_engine_{name}", {**engine, "group": group}, values[number]))
     return "\n".join(lines) + "\n"
+
+
+def _of_books(watch: Watch, groups: Groups, engine: dict[str, str]) -> Iterator[str]:
+    """What others wrote down; nothing where nobody has."""
+    found = sorted(by_group(watch.books.jobs.values(), groups).items())
+    if found:
+        yield from _heading("job_behind", "gauge", "Ticks that are due and not settled, of the job that has most.")
+        for group, (behind, _) in found:
+            yield line("leasehold_engine_job_behind", {**engine, "group": group}, behind)
+        yield from _heading("job_missed_ticks_total", "counter", "Ticks of jobs that were reported as missed.")
+        for group, (_, missed) in found:
+            yield line("leasehold_engine_job_missed_ticks_total", {**engine, "group": group}, missed)
+    if watch.books.journal is not None:
+        yield from _heading("refused_writes_total", "counter", "Writes that fences refused, as told by journals.")
+        for reason, count in watch.books.journal.counts.items():
+            yield line("leasehold_engine_refused_writes_total", {**engine, "reason": reason}, count)
 
 
 _BY_GROUP: Final = {

@@ -179,9 +179,9 @@ async def serving(locks: Leasehold, settings: Settings) -> AsyncIterator[Server]
         raise Misuse(f"cannot listen on {address} port {port}: {error.strerror}; choose another port") from None
     async with listening:
         port = listening.sockets[0].getsockname()[1]
-        watch = Watch(locks, every=settings.every, elections=settings.elections)
+        watch = Watch(locks, every=settings.every, namespace=settings.namespace, elections=settings.elections)
         door = Door(settings.token, port=port, hosts=settings.hosts)
-        api = Api(watch, door, can_break=settings.can_break, namespace=settings.namespace, version=__version__)
+        api = Api(watch, door, can_break=settings.can_break, version=__version__)
         started.append(Server(api, port))
         rounds = asyncio.create_task(watch.run())
         await listening.start_serving()
@@ -191,5 +191,6 @@ async def serving(locks: Leasehold, settings: Settings) -> AsyncIterator[Server]
             rounds.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await rounds
+            watch.close()
             listening.close()
             await started[0].end()

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from leasehold.core.engine import NameStatus
 from leasehold.errors import EngineError
-from leasehold.roster import Roster, Row, Scout, View
+from leasehold.roster import Findings, Roster, Row, Scout, View
+from leasehold.serve.books import Books
 
 if TYPE_CHECKING:
     from leasehold.client import Leasehold
@@ -39,10 +40,11 @@ class Viewer:
 class Watch:
     """The roster and its rounds. Belongs to one event loop; the engine is asked in a thread."""
 
-    def __init__(self, locks: Leasehold, *, every: float, elections: Iterable[str] = ()) -> None:
-        self.locks, self.every = locks, every
+    def __init__(self, locks: Leasehold, *, every: float, namespace: str = "", elections: Iterable[str] = ()) -> None:
+        self.locks, self.every, self.namespace = locks, every, namespace
         self.elections = tuple(dict.fromkeys(elections))
         self.roster = Roster()
+        self.books = Books(locks, namespace)
         self.problem: str | None = None
         self.viewers: list[Viewer] = []
         self.rounds = 0
@@ -73,7 +75,7 @@ class Watch:
         first = dict.fromkeys([*self.elections, *shown])
         known, within = self.roster.known, self.every * SHARE
         try:
-            found = await asyncio.to_thread(lambda: self._scout.look(first, rest, known=known, within=within))
+            found = await asyncio.to_thread(self._look, first, rest, known, within)
         except EngineError as error:
             self.problem = str(error)
         except Exception as error:  # noqa: BLE001 -- the rounds must go on, and people must see that this one did not
@@ -86,6 +88,16 @@ class Watch:
             self.rounds += 1
             self._news.notify_all()
 
+    def _look(self, first: Iterable[str], rest: Iterable[str], known: Container[str], within: float) -> Findings:
+        """Look at the engine, in a thread: at the names, and at what others wrote down there."""
+        found = self._scout.look(first, rest, known=known, within=within)
+        self.books.read(within=within)
+        return found
+
+    def close(self) -> None:
+        """Give back what the rounds needed besides the client; after the last one."""
+        self.books.close()
+
     async def next_round(self, seen: int) -> int:
         """Wait for the round after the one that was `seen`; returns its number."""
         async with self._news:
@@ -94,14 +106,14 @@ class Watch:
 
     # What is shown
 
-    def overview(self, *, can_break: bool, version: str, namespace: str) -> dict[str, Any]:
+    def overview(self, *, can_break: bool, version: str) -> dict[str, Any]:
         """How much there is, over time, and what happened; see the schema `Overview`."""
         roster, facts = self.roster, self.locks.facts
         totals = roster.totals()._asdict()
         return {
             "engine": facts.engine,
             "address": facts.address,
-            "namespace": namespace,
+            "namespace": self.namespace,
             "version": version,
             "up": self.problem is None,
             "problem": self.problem,
@@ -118,6 +130,7 @@ class Watch:
             ],
             "elections": [self._election(name) for name in self.elections],
             "partitions": list(self._partitions()),
+            **self.books.overview(),
         }
 
     def names(self, view: View, start: int, limit: int) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from leasehold.core.worlds import run_blocking
@@ -16,6 +15,7 @@ from leasehold.fences.steps import drive
 from leasehold.patterns.idempotency.redis import NOTE, SET_NOTE, note_key, note_of
 from leasehold.patterns.idempotency.sql import Sql, SqlKeys
 from leasehold.patterns.notes import Note, Notes
+from leasehold.wires.sqlite_file import LeaseFile, ReadMounts, find_place
 
 T = TypeVar("T")
 PATIENCE: Final = 10.0
@@ -34,7 +34,7 @@ def notes_with(family: Any, label: str) -> Shelf:
     """Notes that are kept with an engine, for blocking code. Nothing is sent there yet."""
     kind = family.facts.engine
     if kind == "sqlite":
-        return _FileNotes(family._file.path)
+        return _FileNotes(family._file, family._read_mounts)
     if kind in ("redis", "valkey"):
         from leasehold.wires.redis_blocking import BlockingWire
 
@@ -60,8 +60,9 @@ def notes_with(family: Any, label: str) -> Shelf:
 class _FileNotes:
     """Notes in a file of their own, next to the lease file and as open to others as that one."""
 
-    def __init__(self, leases: Path) -> None:
-        self._leases, self._file = leases, leases.with_name(f"{leases.name}-jobs")
+    def __init__(self, leases: LeaseFile, read_mounts: ReadMounts) -> None:
+        self._leases, self._read_mounts = leases, read_mounts
+        self._file = leases.path.with_name(f"{leases.path.name}-jobs")
         self._keys = SqlKeys(self._file)
         self._is_made = False
 
@@ -85,7 +86,9 @@ class _FileNotes:
         if self._is_made:
             return
         if not self._file.exists():
-            os.close(os.open(self._file, os.O_CREAT | os.O_RDWR, self._leases.stat().st_mode & 0o666))
+            leases, _ = find_place(self._leases, self._read_mounts)
+            mode = leases.stat().st_mode & 0o666 if leases.exists() else 0o600
+            os.close(os.open(self._file, os.O_CREAT | os.O_RDWR, mode))
         self._keys.create()
         self._is_made = True
 
@@ -127,6 +130,8 @@ class _SqlNotes:
         self._is_made = False
 
     async def note(self, name: str) -> Note:
+        if not self._is_made and not self._is_there():
+            return Note(0, "", time.time())  # those who only read make no table
         return self._drive(self._sql.notes.note(name))
 
     async def set_note(self, name: str, version: int, text: str) -> bool:
