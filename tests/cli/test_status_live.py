@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import re
 import secrets
 
 import pytest
+from rich.console import Console
 from tests.cli.conftest import Server
 from tests.cli.test_terminal import Shell, shell
 from tests.cli.tool import Command, wait_for
 
-from leasehold import Leasehold
+from leasehold import HolderStatus, Leasehold, NameStatus
+from leasehold.cli.shown import one_line_each
 
 __all__ = ["shell"]
 
@@ -30,6 +34,7 @@ def test_keys_search_move_and_show_details(shell: Shell, sqlite_url: str) -> Non
         shell.type("\r")
         shell.expect(r"name-123\S* +held")
         shell.expect(r"holder +filler@")
+        shell.expect(r"Esc back   q quit")
         leases[123].release()
         shell.expect(r"name-123\S* +free; its latest token was \d+")
         shell.type("\x1b")
@@ -74,6 +79,26 @@ def test_what_matters_comes_first(leasehold: Command, sqlite_url: str, order: st
         assert [line.split()[0] for line in lines] == ["b"]
         for lease in leases:
             lease.release()
+
+
+@pytest.mark.parametrize(
+    ("width", "headings"),
+    [
+        (110, ["NAME", "HOLDER", "TOKEN", "HELD FOR", "TIME LEFT", "WAITERS"]),
+        (75, ["NAME", "HOLDER", "HELD FOR", "TIME LEFT", "WAITERS"]),
+        (58, ["NAME", "HOLDER", "TIME LEFT", "WAITERS"]),
+    ],
+)
+def test_a_narrow_terminal_leaves_numbers_out_rather_than_cut_them(width: int, headings: list[str]) -> None:
+    holder = HolderStatus(1794814501061691, "exclusive", "worker@host-of-a-long-name:13393", 72.0, 26.5)
+    statuses = [(NameStatus(f"a-long-name/{'x' * 40}", holder.token, (holder,), ()), "")]
+    screen = Console(width=width, file=io.StringIO(), color_system=None)
+    with screen.capture() as captured:
+        screen.print(one_line_each(statuses, width=width))
+    [top, line] = captured.get().splitlines()
+    assert re.split(r" {2,}", top.strip()) == headings
+    assert len(line) <= width
+    assert ("1794814501061691" in line, "1m 12s" in line, "26.5s" in line) == (width > 100, width > 60, True)
 
 
 def test_a_hostile_name_cannot_steer_the_search_line(shell: Shell) -> None:

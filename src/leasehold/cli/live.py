@@ -27,6 +27,7 @@ SHARE: Final = 0.25
 _AROUND: Final = 5
 """Lines around the table: time, totals, blank, heading, and the line at the bottom."""
 _STYLES: Final = {"overdue": "yellow", "closed": "magenta", "free": "dim", "held": ""}
+_KEYS_OF_DETAILS: Final = "Esc back   q quit"
 _KEYS: Final = "/ search   w only waited for   o order   ↑↓ PgUp PgDn move   Enter details   q quit"
 _LONGEST_SEARCH: Final = 255
 
@@ -221,7 +222,9 @@ class Screen:
         if self._names or self._wish.name is not None:
             names = self._names or (self._wish.name or "",)
             statuses = [self._now(name, now) for name in names]
-            return Group(title, Text(""), *(details(status, most_waiters=room) for status in statuses))
+            keys = _KEYS_OF_DETAILS if self._wish.name is not None else "q quit"
+            shown = [details(status, most_waiters=max(room - 2, 1)) for status in statuses]
+            return Group(title, Text(""), *shown, Text(""), Text(keys, style="dim"))
         lines: list[RenderableType] = [title, self._totals(page), Text("")]
         if page.rows:
             styled = [(row.at(now), self._style(number, row, room)) for number, row in enumerate(page.rows)]
@@ -251,9 +254,10 @@ class Screen:
 
         totals = self._roster.totals()
         told = [
-            f"{totals.names:,}{'+' if self._roster.more or not self._roster.complete else ''} names",
-            f"{totals.holders:,} holders",
-            f"{totals.waiters:,} waiters for {totals.waited_for:,}",
+            _several(totals.names, "name", "+" if self._roster.more or not self._roster.complete else ""),
+            _several(totals.holders, "holder"),
+            _several(totals.waiters, "waiter")
+            + (f" for {_several(totals.waited_for, 'name')}" if totals.waiters else ""),
             *([f"longest wait {duration(totals.longest_wait)}"] if totals.waiters else []),
             *([f"{totals.overdue:,} overdue"] if totals.overdue else []),
             *([f"{totals.lost:,} ran out"] if totals.lost else []),
@@ -275,3 +279,12 @@ class Screen:
         first = self._wish.selected // room * room
         place = f"{first + 1:,}-{first + len(page.rows):,} of {page.matching:,} by {self._wish.view.order}   "
         return Text((place if page.rows else "") + _KEYS, style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def _several(count: int, what: str, more: str = "") -> str:
+    """A number of things.
+
+    >>> [_several(1, "waiter"), _several(1200, "name", "+")]
+    ['1 waiter', '1,200+ names']
+    """
+    return f"{count:,}{more} {what}" if count == 1 and not more else f"{count:,}{more} {what}s"

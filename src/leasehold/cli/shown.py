@@ -42,7 +42,7 @@ def write_tables(out: Console, tables: Iterable[RenderableType]) -> None:
 
 
 def overview(statuses: Iterable[NameStatus], *, width: int) -> Table:
-    """One line a holder. Where names and holders do not fit, they are cut; numbers never are."""
+    """One line a holder. Where names and holders do not fit, they are cut; numbers are shown whole or not at all."""
     return _table([(row, "") for status in statuses for row in _rows(status)], width)
 
 
@@ -57,28 +57,41 @@ def _table(rows: list[tuple[_Row, str]], width: int) -> Table:
 
     widths = _widths([row for row, _ in rows], width)
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    for heading, column in zip(_HEADINGS, widths, strict=True):
+    for heading, column in widths.items():
         justify: Literal["left", "right"] = "left" if heading in _FLEXIBLE else "right"
         table.add_column(heading, width=column, no_wrap=True, overflow="ellipsis", justify=justify)
     for row, style in rows:
-        table.add_row(*(Text(cell) for cell in row), style=style)
+        shown = (cell for heading, cell in zip(_HEADINGS, row, strict=True) if heading in widths)
+        table.add_row(*(Text(cell) for cell in shown), style=style)
     return table
 
 
 _HEADINGS = ("NAME", "HOLDER", "TOKEN", "HELD FOR", "TIME LEFT", "WAITERS")
 _FLEXIBLE = ("NAME", "HOLDER")
+_LEFT_OUT_FIRST = ("TOKEN", "HELD FOR")
+_LEAST_FLEXIBLE = 30
+"""Columns of numbers are left out, in this order, where less would be left for names and holders."""
 _GAP = 2
 
 
-def _widths(rows: list[_Row], width: int) -> list[int]:
+def _widths(rows: list[_Row], width: int) -> dict[str, int]:
+    """How wide each column is that is shown."""
     from rich.cells import cell_len
 
-    name, holder, *numbers = (max(cell_len(cell) for cell in column) for column in zip(_HEADINGS, *rows, strict=True))
-    left = max(width - sum(numbers) - _GAP * len(_HEADINGS), 16)
-    if name + holder > left:
-        holder = min(holder, max(left // 2, left - name))
-        name = min(name, left - holder)
-    return [name, holder, *numbers]
+    columns = zip(_HEADINGS, *rows, strict=True)
+    widths = {column[0]: max(cell_len(cell) for cell in column) for column in columns}
+
+    def left() -> int:
+        return width - sum(widths[one] for one in widths if one not in _FLEXIBLE) - _GAP * len(widths)
+
+    for heading in _LEFT_OUT_FIRST:
+        if left() < min(_LEAST_FLEXIBLE, widths["NAME"] + widths["HOLDER"]):
+            del widths[heading]
+    room, name, holder = max(left(), 16), widths["NAME"], widths["HOLDER"]
+    if name + holder > room:
+        widths["HOLDER"] = holder = min(holder, max(room // 2, room - name))
+        widths["NAME"] = min(name, room - holder)
+    return widths
 
 
 def _line(status: NameStatus) -> _Row:
