@@ -15,11 +15,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from leasehold.client import Leasehold, population
 from leasehold.errors import EngineError, Misuse, NotSupported
+from leasehold.roster import Scout
 from leasehold.telemetry.figures import BUCKETS, HELD_NOW, METRICS, WAITING_NOW, figures
 from leasehold.telemetry.groups import Groups
 
@@ -145,16 +145,15 @@ class EngineCollector:
         engine = self._locks.facts.engine
         sums: dict[str, list[float]] = {}
         try:
-            names = list(islice(self._locks.names(), self._most_names + 1))
-            for name in names[: self._most_names]:
-                status = self._locks.status(name)
-                if status is not None:
-                    _add(sums.setdefault(self._group(name), [0.0] * len(by_group)), status)
+            found = Scout(self._locks).look_at_all(lambda _name: True, most=self._most_names)
         except EngineError:
             up.add_metric([engine], 0)
             return [up]
+        for name, status in found.statuses.items():
+            if status is not None:
+                _add(sums.setdefault(self._group(name), [0.0] * len(by_group)), status)
         up.add_metric([engine], 1)
-        more.add_metric([engine], len(names) > self._most_names)
+        more.add_metric([engine], not found.listing_ended)
         for group, values in sums.items():
             for family, value in zip(by_group, values, strict=True):
                 family.add_metric([engine, group], value)
