@@ -119,12 +119,20 @@ def version(place: Place) -> str:
 def clear(place: Place) -> None:
     """Remove what the benchmark has written."""
     with connected(place) as session:
-        listed = session.ask(messages.get_children(session.space))
-        if listed.error == messages.OK:
-            for name in messages.children_in(listed.body)[0]:
-                folder = f"{session.space}/{name}"
-                left = session.ask(messages.get_children(folder))
-                for node in messages.children_in(left.body)[0] if left.error == messages.OK else ():
-                    session.ask(messages.delete(f"{folder}/{node}"))
-                session.ask(messages.delete(folder))
-            session.ask(messages.delete(session.space))
+        for name in _children(session, session.space):
+            _remove(session, f"{session.space}/{name}")
+        session.ask(messages.delete(session.space))
+        for name in _children(session, "/"):
+            if name.startswith(place.namespace):  # a peer's
+                _remove(session, f"/{name}")
+
+
+def _children(session: BareSession, folder: str) -> list[str]:
+    listed = session.ask(messages.get_children(folder))
+    return list(messages.children_in(listed.body)[0]) if listed.error == messages.OK else []
+
+
+def _remove(session: BareSession, folder: str) -> None:
+    for node in _children(session, folder):
+        session.ask(messages.delete(f"{folder}/{node}"))
+    session.ask(messages.delete(folder))
