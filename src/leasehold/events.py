@@ -141,7 +141,7 @@ class Missed(NamedTuple):
     """``job/<name>``, as in `Keyed`."""
     first: str
     last: str
-    count: int
+    count: int  # type: ignore[assignment] # it hides the method of tuples, which nobody calls on an event
     why: str
 
 
