@@ -6,6 +6,7 @@ leads to a state that was seen before is not followed further.
 
 from __future__ import annotations
 
+import contextvars
 import sqlite3
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -89,6 +90,7 @@ class Task:
 
     def __init__(self, coroutine: Coroutine[Any, str, None]) -> None:
         self._coroutine, self.is_over, self.taken = coroutine, False, 0
+        self._context = contextvars.copy_context()
         self._send("")
 
     def step(self, how: str) -> None:
@@ -97,7 +99,7 @@ class Task:
 
     def _send(self, how: str) -> None:
         try:
-            self._coroutine.send(how or None)  # type: ignore[arg-type]
+            self._context.run(self._coroutine.send, how or None)  # type: ignore[arg-type]
         except StopIteration:
             self.is_over = True
         except BaseException:
@@ -108,7 +110,7 @@ class Task:
         """Nothing more of it happens, not even what it would have tidied up."""
         while not self.is_over:
             try:
-                self._coroutine.throw(Crashed())
+                self._context.run(self._coroutine.throw, Crashed())
             except (Crashed, StopIteration):
                 self.is_over = True
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from leasehold import AsyncLeasehold, Leasehold, LeaseLost, Misuse, NotAcquired
+from leasehold.fences import SqliteFence
 from leasehold.patterns.election import EXIT_CODE, AsyncElection, AsyncTerm, Election, Leader, Term
 
 TTL = 1.5
@@ -242,6 +247,119 @@ def test_async_work_that_goes_on_is_cancelled(path: Path) -> None:
             assert await election.leader() is None
 
     asyncio.run(run())
+
+
+def test_an_async_service_that_is_cancelled_gives_its_lease_back_after_its_work_has_ended(path: Path) -> None:
+    async def run() -> None:
+        began, ended, cancelled = asyncio.Event(), list[bool](), list[int]()
+
+        async def work(term: AsyncTerm) -> None:
+            began.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                cancelled.append(term.token)
+                await asyncio.sleep(0.3)  # puts away what it was at
+                term.check()
+                ended.append(True)
+
+        async with AsyncLeasehold(path) as client, AsyncLeasehold(path) as other, asyncio.timeout(30):
+            serving = asyncio.create_task(AsyncElection(client, NAME, ttl=10).serve(work, until=asyncio.Event()))
+            await began.wait()
+            serving.cancel()
+            async with AsyncElection(other, NAME, ttl=TTL).lead():
+                assert ended == [True], "the next one led before the work had ended"
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+            assert len(cancelled) == 1
+
+    asyncio.run(run())
+
+
+def test_async_work_that_will_not_be_cancelled_meets_the_deadline(path: Path) -> None:
+    async def run() -> None:
+        until, hard, enough = asyncio.Event(), list[float](), asyncio.Event()
+
+        async def work(_term: AsyncTerm) -> None:
+            until.set()
+            while not enough.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await enough.wait()
+
+        def at_deadline(term: AsyncTerm) -> None:
+            hard.append(term.remaining)
+            enough.set()
+
+        async with AsyncLeasehold(path) as client, asyncio.timeout(30):
+            election = AsyncElection(client, NAME, ttl=20, stop_within=0.2, at_deadline=at_deadline)
+            await election.serve(work, until=until)
+        assert hard[0] > 1, "its lease had not run out, and would have been renewed for ever"
+
+    asyncio.run(run())
+
+
+def test_who_falls_ill_while_it_waits_does_not_lead(path: Path, locks: Leasehold) -> None:
+    health = [True]
+    with Leasehold(path) as other:
+        ill = Election(other, NAME, ttl=TTL, healthy=lambda: health[0])
+        with ThreadPoolExecutor(1) as pool:
+            with locks.lock(NAME, ttl=30):
+                waiting = pool.submit(_lead_once, ill)
+                give_up_at = time.monotonic() + 20
+                while not (locks.status(NAME) or pytest.fail("gone")).waiters:
+                    assert time.monotonic() < give_up_at
+                    time.sleep(0.02)
+                health[0] = False
+            with pytest.raises(NotAcquired):
+                waiting.result(20)
+
+
+def _lead_once(election: Election) -> None:
+    with election.lead(wait=20):
+        pytest.fail("it leads, and is ill")
+
+
+FROZEN = """
+import pathlib, sqlite3, sys
+from leasehold import Leasehold, StaleToken
+from leasehold.fences import SqliteFence
+from leasehold.patterns.election import Election
+
+database = sqlite3.connect(sys.argv[2], timeout=30, isolation_level=None)
+with Election(Leasehold(pathlib.Path(sys.argv[1])), "billing/leader", ttl=1.5).lead() as term:
+    with SqliteFence(database).writing("report", term) as connection:
+        connection.execute("INSERT INTO report VALUES ('first')")
+    print(term.token, flush=True)
+    sys.stdin.readline()  # here it is frozen, and thaws when another one leads
+    try:
+        with SqliteFence(database).writing("report", term) as connection:
+            connection.execute("INSERT INTO report VALUES ('late')")
+    except StaleToken as refused:
+        print("refused", refused.token, flush=True)
+    import os; os._exit(0)
+"""
+
+
+def test_what_a_frozen_leader_writes_when_it_thaws_is_refused_by_its_terms_token(
+    path: Path, locks: Leasehold, tmp_path: Path
+) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "app.db", timeout=30, isolation_level=None)) as database:
+        fence = SqliteFence(database)
+        fence.create()
+        database.execute("CREATE TABLE report (by TEXT)")
+        command = [sys.executable, "-c", FROZEN, str(path), str(tmp_path / "app.db")]
+        frozen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert frozen.stdout is not None
+        token = int(frozen.stdout.readline())
+        frozen.send_signal(signal.SIGSTOP)
+        with Election(locks, NAME, ttl=TTL).lead(wait=30) as term:
+            assert term.token > token
+            with fence.writing("report", term) as connection:
+                connection.execute("INSERT INTO report VALUES ('second')")
+            frozen.send_signal(signal.SIGCONT)
+            told, _ = frozen.communicate("go on\n", timeout=30)
+        assert told == f"refused {token}\n"
+        assert database.execute("SELECT by FROM report").fetchall() == [("first",), ("second",)]
 
 
 def test_async_leaders_are_observed_and_stop_when_unhealthy(path: Path) -> None:

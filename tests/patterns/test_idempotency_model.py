@@ -16,17 +16,17 @@ LEASE, KEEP = 5.0, 1000.0
 
 
 class KeyCase:
-    """Two runs of the same operation: each claims the key, works, and stores its result."""
+    """Two runs of the same operation: each claims the key, works, and stores its result; or the first one fails."""
 
-    def __init__(self, moves: int = 1, keep: float = KEEP) -> None:
-        self.database, self._moves, self._keep = Database(), moves, keep
+    def __init__(self, moves: int = 1, *, fails: bool = False) -> None:
+        self.database, self._moves, self._fails = Database(), moves, fails
         self._sql = Sql("sqlite", "keys")
         self.database.ask(Ask(self._sql.create, {}))
         self.tokens, self.results, self.given = dict[str, int](), list[str](), list[str]()
         self.tasks = [Task(self._run(name)) for name in ("one", "two")]
 
     async def _run(self, name: str) -> None:
-        claim = Claim("scope", "key", "", name, LEASE, self._keep)
+        claim = Claim("scope", "key", "", name, LEASE, KEEP)
         record = await self._turns(self._sql.claim(claim))
         if record.state == "done":
             self.given.append(record.result)
@@ -36,6 +36,12 @@ class KeyCase:
             raise Violation("a token is not above that of every earlier run")
         self.tokens[name] = record.token
         await turn()
+        if self._fails and name == "one":
+            if await self._turns(self._sql.change(claim, record.token, Change("released"))) and record.token < max(
+                self.tokens.values()
+            ):
+                raise Violation("a run that failed has given the key of another one away")
+            return
         if await self._turns(self._sql.change(claim, record.token, Change("done", result=name))):
             if record.token < max(self.tokens.values()):
                 raise Violation("the result of a run was taken after another one had taken over")
@@ -85,6 +91,10 @@ def test_also_when_the_clock_moves_twice() -> None:
     assert explore(lambda: KeyCase(moves=2)) > 100
 
 
+def test_also_when_the_first_one_fails() -> None:
+    assert explore(lambda: KeyCase(moves=2, fails=True)) > 50
+
+
 MUTATIONS = {
     "a takeover on the word of an old look": ("_take_over", " AND token = :seen AND (", " AND (1 = 1 OR "),
     "a takeover of what has ended meanwhile": (
@@ -111,3 +121,16 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Sql, "__init__", mutated)
     with pytest.raises(Violation):
         explore(lambda: KeyCase(moves=2))
+
+
+def test_a_late_failure_that_gives_the_key_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Sql.change
+
+    def mutated(self: Sql, claim: Claim, token: int, change: Change) -> Any:
+        if change.state == "released":
+            token = yield from self.token(claim)  # as if nobody had looked whose it is
+        return (yield from original(self, claim, token, change))
+
+    monkeypatch.setattr(Sql, "change", mutated)
+    with pytest.raises(Violation, match="given the key of another one away"):
+        explore(lambda: KeyCase(moves=2, fails=True))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -45,7 +46,7 @@ LONGEST_CAMPAIGN: Final = 3600.0
 ClientT = TypeVar("ClientT")
 
 
-class _Election(Generic[ClientT]):
+class _Election(ABC, Generic[ClientT]):
     """What elections of both worlds have in common."""
 
     def __init__(
@@ -80,8 +81,9 @@ class _Election(Generic[ClientT]):
         self._healthy, self._at_deadline = healthy, at_deadline
         self._ranks = Ranks(self._leases(locks), name, self._ttl, priority=priority, candidate=candidate)
 
+    @abstractmethod
     def _leases(self, locks: ClientT) -> Leases:
-        raise NotImplementedError
+        """The leases of this election's world."""
 
     @property
     def name(self) -> str:
@@ -173,6 +175,7 @@ class Election(_Election[Leasehold]):
             while True:
                 run_blocking(self._ranks.stand())
                 with self._lock(max(give_up_at - time.monotonic(), 0.0)) as lease:
+                    self._may_stand()  # it may have fallen ill while it waited
                     if not run_blocking(self._ranks.gives_way()):
                         yield lease
                         return
@@ -212,7 +215,7 @@ class Election(_Election[Leasehold]):
                     lease = self._lock(min(self._ttl, LONGEST_CAMPAIGN)).acquire()
                 except NotAcquired:
                     continue
-                if until.is_set() or run_blocking(self._ranks.gives_way()):
+                if until.is_set() or not self._is_healthy() or run_blocking(self._ranks.gives_way()):
                     lease.release()
                     until.wait(self._courtesy)
                     continue
@@ -313,6 +316,7 @@ class AsyncElection(_Election[AsyncLeasehold]):
             while True:
                 await self._ranks.stand()
                 async with self._lock(max(give_up_at - time.monotonic(), 0.0)) as lease:
+                    self._may_stand()  # it may have fallen ill while it waited
                     if not await self._ranks.gives_way():
                         yield lease
                         return
@@ -337,8 +341,8 @@ class AsyncElection(_Election[AsyncLeasehold]):
     async def serve(self, work: Callable[[AsyncTerm], Coroutine[Any, Any, object]], *, until: asyncio.Event) -> None:
         """Stand for election again and again, and do `work` in each term, until `until` is set.
 
-        Work that was told to stop and goes on for `stop_within` seconds is cancelled. An error that it raises ends the
-        term and is raised here.
+        Work that was told to stop and goes on for `stop_within` seconds is cancelled, and has as long again to end. An
+        error that it raises ends the term and is raised here.
         """
         import asyncio
 
@@ -353,7 +357,7 @@ class AsyncElection(_Election[AsyncLeasehold]):
                     lease = await self._lock(min(self._ttl, LONGEST_CAMPAIGN)).acquire()
                 except NotAcquired:
                     continue
-                if until.is_set() or await self._ranks.gives_way():
+                if until.is_set() or not self._is_healthy() or await self._ranks.gives_way():
                     await lease.release()
                     await asyncio.sleep(self._courtesy)
                     continue
@@ -397,17 +401,24 @@ class AsyncElection(_Election[AsyncLeasehold]):
                     term.resign("this instance is to stop")
                 self._look(term)
                 told_at = told_at or (time.monotonic() if term.stopping else None)
-                if told_at is None or task.done():
-                    continue
-                if time.monotonic() >= told_at + self._stop_within:
-                    task.cancel("its term has ended")
-                if term.remaining <= 0:
-                    self._at_deadline(term)
-                    return
-            if not task.cancelled():
-                task.result()
+                if told_at is not None and self._must_have_stopped(term, told_at):
+                    break
         finally:
-            task.cancel()
+            await self._end(task, term)
+        if task.done() and not task.cancelled():
+            task.result()
+
+    async def _end(self, task: asyncio.Future[Any], term: AsyncTerm) -> None:
+        """Cancel work that goes on, once, and wait until it has ended; the hard way out when it does not."""
+        import asyncio
+
+        if task.done():
+            return
+        term.resign("it was cancelled")
+        task.cancel("its term has ended")
+        await asyncio.wait([task], timeout=min(self._stop_within, term.remaining))
+        if not task.done():
+            self._at_deadline(term)
 
     async def leader(self) -> Leader | None:
         """Who leads now; None when nobody does."""
