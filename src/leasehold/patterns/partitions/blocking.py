@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from leasehold.client import Leasehold
 from leasehold.core.worlds import run_blocking
-from leasehold.errors import LeaseholdError, Misuse, Moved, quoted
+from leasehold.errors import LeaseholdError, Misuse, quoted
 from leasehold.keeping import log
 from leasehold.lease import Lease
 from leasehold.names import check_wait
@@ -79,8 +79,7 @@ class Partitions(Group[Lease]):
         self._wake, self._over, self._bell = threading.Event(), threading.Event(), Bell()
         self._looking: threading.Thread | None = None
         self._pool: ThreadPoolExecutor | None = None
-        self.trouble: LeaseholdError | None = None
-        """What kept this member from looking around last time; None when nothing did."""
+        self.trouble = None
 
     def _new_crew(self) -> Crew[Lease]:
         ground = _Ground(self._locks, self._entities, self._settings)
@@ -147,10 +146,7 @@ class Partitions(Group[Lease]):
         give_up_at = time.monotonic() + check_wait(within, what="within")
         while len(self.owned) < count:
             if time.monotonic() >= give_up_at:
-                raise LeaseholdError(
-                    f"{len(self.owned)} and not {count} partitions are owned after {within:g} s"
-                    + (f"; {self.trouble}" if self.trouble else "")
-                )
+                raise self._too_few(count, within)
             time.sleep(SHORT_PAUSE)
 
     def serve(self, inbox: Inbox, handle: Handler, *, until: threading.Event, every: float = EVERY) -> None:
@@ -177,15 +173,8 @@ class Partitions(Group[Lease]):
         finally:
             ear.close()
 
-    def _put_if_served(self, owned: Owned, item: Item) -> None:
-        try:
-            self._put(owned, item)
-        except LeaseholdError as error:
-            item.hand_back(error)
-
-    def _put(self, owned: Owned, item: Item) -> None:
-        if owned.put(item):
-            self._start(owned)
+    def _future(self) -> Future[Any]:
+        return Future()
 
     def _start(self, owned: Owned) -> None:
         if self._pool is not None:
@@ -221,16 +210,9 @@ class Partitions(Group[Lease]):
                 raise
 
         if warm is not None:
-            self._put(owned, Item("", work, _logged()))
+            self._put(owned, Item("", work, self._unawaited()))
         self._bell.ring()
         return owned
-
-    def _close_one(self, owned: Owned, why: str) -> None:
-        last = None
-        if self._settings.cool is not None and not owned.failed:
-            last = Item("", self._settings.cool, _logged())
-        if owned.close(why, last):
-            self._start(owned)
 
     def _look_around(self) -> None:
         while not self._over.is_set():
@@ -264,16 +246,3 @@ def _either(bell: threading.Event, until: threading.Event, seconds: float) -> bo
         if bell.wait(min(left, SHORT_PAUSE)):
             return True
     return False
-
-
-def _logged() -> Future[Any]:
-    """For work that nobody waits for."""
-    future: Future[Any] = Future()
-    future.add_done_callback(_log_failure)
-    return future
-
-
-def _log_failure(future: Future[Any]) -> None:
-    error = None if future.cancelled() else future.exception()
-    if error is not None and not isinstance(error, Moved):
-        log().error("warming or cooling a partition failed", exc_info=error)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 from leasehold.core.engine import NameStatus
-from leasehold.errors import Misuse, Moved, quoted
+from leasehold.errors import LeaseholdError, Misuse, Moved, quoted
+from leasehold.keeping import log
 from leasehold.names import check_ttl, check_wait
 from leasehold.patterns.partitions.crew import Crew, Member, Pace
 from leasehold.patterns.partitions.entities import Entities
-from leasehold.patterns.partitions.owned import Owned, Tenure, Writer
+from leasehold.patterns.partitions.owned import Item, Owned, Tenure, Writer
 
 SHORT_PAUSE = 0.05
 """Between two rounds when there is more to be done."""
@@ -87,11 +89,14 @@ class Settings(NamedTuple):
         return [Member(self.name_in(holder.about), holder.token) for holder in holders]
 
 
-class Group(Generic[TenureT]):
+class Group(ABC, Generic[TenureT]):
     """What members of both worlds have in common."""
 
     _entities: Entities
+    _settings: Settings
     _crew: Crew[TenureT]
+    trouble: LeaseholdError | None
+    """What kept this member from looking around last time; None when nothing did."""
 
     @property
     def entities(self) -> Entities:
@@ -115,5 +120,48 @@ class Group(Generic[TenureT]):
             raise Moved(self._entities.group, entity, number, "another member owns it, or nobody yet")
         return owned
 
+    @abstractmethod
+    def _start(self, owned: Owned) -> None:
+        """Have somebody run the queue of a partition."""
+
+    @abstractmethod
+    def _future(self) -> Any:
+        """A future of this world."""
+
+    def _unawaited(self) -> Any:
+        """The future of work that nobody waits for."""
+        future = self._future()
+        future.add_done_callback(_log_failure)
+        return future
+
+    def _put(self, owned: Owned, item: Item) -> None:
+        if owned.put(item):
+            self._start(owned)
+
+    def _put_if_served(self, owned: Owned, item: Item) -> None:
+        try:
+            self._put(owned, item)
+        except LeaseholdError as error:
+            item.hand_back(error)
+
+    def _close_one(self, owned: Owned, why: str) -> None:
+        last = None
+        if self._settings.cool is not None and not owned.failed:
+            last = Item("", self._settings.cool, self._unawaited())
+        if owned.close(why, last):
+            self._start(owned)
+
+    def _too_few(self, count: int, within: float) -> LeaseholdError:
+        return LeaseholdError(
+            f"{len(self.owned)} and not {count} partitions are owned after {within:g} s"
+            + (f"; {self.trouble}" if self.trouble else "")
+        )
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {quoted(self._entities.group)} owns {len(self.owned)}>"
+
+
+def _log_failure(future: Any) -> None:
+    error = None if future.cancelled() else future.exception()
+    if error is not None and not isinstance(error, Moved):
+        log().error("warming or cooling a partition failed", exc_info=error)

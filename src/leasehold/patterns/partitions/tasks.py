@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from leasehold.client import AsyncLeasehold
-from leasehold.errors import LeaseholdError, Misuse, Moved, quoted
+from leasehold.errors import LeaseholdError, Misuse, quoted
 from leasehold.keeping import log
 from leasehold.lease import AsyncLease
 from leasehold.names import check_wait
@@ -69,8 +69,7 @@ class AsyncPartitions(Group[AsyncLease]):
         self._looking: asyncio.Task[None] | None = None
         self._leaving = False
         self._running: set[asyncio.Task[None]] = set()
-        self.trouble: LeaseholdError | None = None
-        """What kept this member from looking around last time; None when nothing did."""
+        self.trouble = None
 
     def _new_crew(self) -> Crew[AsyncLease]:
         ground = _Ground(self._locks, self._entities, self._settings)
@@ -130,10 +129,7 @@ class AsyncPartitions(Group[AsyncLease]):
         give_up_at = time.monotonic() + check_wait(within, what="within")
         while len(self.owned) < count:
             if time.monotonic() >= give_up_at:
-                raise LeaseholdError(
-                    f"{len(self.owned)} and not {count} partitions are owned after {within:g} s"
-                    + (f"; {self.trouble}" if self.trouble else "")
-                )
+                raise self._too_few(count, within)
             await asyncio.sleep(SHORT_PAUSE)
 
     async def serve(
@@ -164,15 +160,8 @@ class AsyncPartitions(Group[AsyncLease]):
             over.cancel()
             await asyncio.to_thread(ear.close)
 
-    def _put_if_served(self, owned: Owned, item: Item) -> None:
-        try:
-            self._put(owned, item)
-        except LeaseholdError as error:
-            item.hand_back(error)
-
-    def _put(self, owned: Owned, item: Item) -> None:
-        if owned.put(item):
-            self._start(owned)
+    def _future(self) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().create_future()
 
     def _start(self, owned: Owned) -> None:
         task = asyncio.create_task(self._run(owned))
@@ -210,16 +199,9 @@ class AsyncPartitions(Group[AsyncLease]):
                 raise
 
         if warm is not None:
-            self._put(owned, Item("", work, _logged()))
+            self._put(owned, Item("", work, self._unawaited()))
         self._bell.ring()
         return owned
-
-    def _close_one(self, owned: Owned, why: str) -> None:
-        last = None
-        if self._settings.cool is not None and not owned.failed:
-            last = Item("", self._settings.cool, _logged())
-        if owned.close(why, last):
-            self._start(owned)
 
     async def _look_around(self) -> None:
         while not self._leaving:
@@ -260,16 +242,3 @@ async def _either(bell: asyncio.Event, over: asyncio.Task[Any], seconds: float) 
     await asyncio.wait({ringing, over}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     ringing.cancel()
     return bell.is_set()
-
-
-def _logged() -> asyncio.Future[Any]:
-    """For work that nobody waits for."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    future.add_done_callback(_log_failure)
-    return future
-
-
-def _log_failure(future: asyncio.Future[Any]) -> None:
-    error = None if future.cancelled() else future.exception()
-    if error is not None and not isinstance(error, Moved):
-        log().error("warming or cooling a partition failed", exc_info=error)
