@@ -358,3 +358,15 @@ def test_a_run_that_never_settled_leaves_liveness_unknown() -> None:
     story.add(2.0, RUN, "settled")
     story.lease("w1", 3.0, 3.1, 2, release=4.0)
     assert status(story, "liveness") == "held"
+
+
+@pytest.mark.parametrize(
+    ("engine", "idle", "verdict"), [("redis", 5.5, "violated"), ("etcd", 5.5, "held"), ("etcd", 6.5, "violated")]
+)
+def test_a_name_may_lie_idle_for_as_long_as_the_engine_needs_to_end_a_lease(
+    engine: str, idle: float, verdict: str
+) -> None:
+    story = _by(("w1", 0.0, 0.1, 1, 1.0), ("w2", 0.5, 1.0 + idle, 2, 1.5 + idle))
+    story.add(1.6 + idle, RUN, "settled")
+    story.lease("w1", 9.0 + idle, 9.1 + idle, 3, release=9.2 + idle)
+    assert status(story, "liveness", engine=engine, ttl=1.0) == verdict

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from tests.chaos.fault_site import TTL, Toy, a_site, all_go_on, happens, struck
+from tests.chaos.fault_site import TTL, AlwaysAll, Toy, a_site, all_go_on, happens, struck
 
 from leasehold import Leasehold, LeaseLost
 from leasehold.chaos.faults import FAULTS
@@ -27,6 +27,15 @@ def test_the_engine_is_restarted(site: Site) -> None:
         fault.mend(site)
         assert server.pids != before
         assert all_go_on(site)
+
+
+def test_a_whole_cluster_is_restarted(folder: Path) -> None:
+    with started("etcd", folder, members=3) as (url, servers):
+        site = Site(url, TTL, [], servers=servers, chance=AlwaysAll())
+        fault, said = struck(site, "engine-restart")
+        assert said["at"] == "server-1, server-2, server-3"
+        fault.mend(site)
+        assert all(server.answers() for server in servers)
 
 
 def test_the_engine_hangs_with_all_its_processes(folder: Path) -> None:

@@ -66,6 +66,14 @@ class Server(Protocol):
         """End it, in good order or by SIGKILL."""
         ...
 
+    def launch(self) -> None:
+        """Start it on what it left, and do not wait."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        ...
+
     def start(self) -> None:
         """Start it on what it left, and wait until it answers."""
         ...

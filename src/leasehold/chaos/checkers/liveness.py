@@ -60,10 +60,13 @@ def _operations(record: Record) -> Iterator[tuple[Event, Event | None, float]]:
 
 
 def _idle(record: Record) -> Iterator[Violation]:
+    lapse, slack = BOUNDS.get(record.run.engine, USUAL)
+    # Where TTLs are short, the engine may need longer than three of them to end a lease.
+    longest = max(IDLE * record.run.ttl, lapse * record.run.ttl + slack)
     for name in record.names:
         for gap in gaps(record, name):
             idle = outside_faults(gap, gap.wanted)
-            if idle > IDLE * record.run.ttl + ALLOWANCE:
+            if idle > longest + ALLOWANCE:
                 yield Violation(
                     gap.until,
                     f"“{name}” lay idle for {idle:.1f} s from {gap.wanted:.3f} s on, though it was wanted and nothing "

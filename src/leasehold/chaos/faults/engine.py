@@ -221,7 +221,9 @@ class FullDisk(ServerFault):
 
 
 def started(servers: list[Any]) -> None:
-    """Start those that do not run."""
-    for server in servers:
-        if not server.pids:
-            server.start()
+    """Start those that do not run, all before any is waited for: one of a cluster answers nobody alone."""
+    ended = [server for server in servers if not server.pids]
+    for server in ended:
+        server.launch()
+    for server in ended:
+        server.wait()
