@@ -1,0 +1,72 @@
+"""Leaders are elected, observed, resign and are followed in the same way on several engines, in both worlds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.patterns.conftest import engine_of
+
+from leasehold import AsyncLeasehold, Leasehold, NotAcquired
+from leasehold.patterns.election import AsyncElection, AsyncTerm, Election, Leader, Term
+
+PATIENT, TTL = 60.0, 20.0
+
+
+@pytest.fixture(params=["sqlite", "redis", "postgres", "mariadb"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with engine_of(request.param, request, tmp_path) as url:
+        yield url
+
+
+def test_a_leader_is_observed_resigns_and_is_followed(url: str) -> None:
+    name, until, led = f"leader-{time.monotonic_ns()}", threading.Event(), list[int]()
+
+    def work(term: Term) -> None:
+        led.append(term.token)
+        until.set()
+
+    with Leasehold(url, label="one") as one, Leasehold(url, label="two") as two:
+        second = Election(two, name, ttl=TTL)
+        seen = second.observe(every=0.05)
+        assert next(seen) is None
+        following = threading.Thread(target=second.serve, args=(work,), kwargs={"until": until})
+        with Election(one, name, ttl=TTL).lead(wait=PATIENT) as term:
+            leader = next(seen)
+            assert isinstance(leader, Leader)
+            assert (leader.token, leader.holder.partition("@")[0]) == (term.token, "one")
+            with pytest.raises(NotAcquired), second.lead(wait=0):
+                pytest.fail("two lead at once")
+            following.start()
+            term.resign("enough")
+            assert term.stopping
+            assert led == []
+        following.join(PATIENT)
+        assert not following.is_alive()
+        assert led[0] > term.token
+        asyncio.run(_async_leaders(url, name, led[0]))
+
+
+async def _async_leaders(url: str, name: str, last: int) -> None:
+    until, led = asyncio.Event(), list[int]()
+
+    async def work(term: AsyncTerm) -> None:
+        led.append(term.token)
+        until.set()
+
+    async with AsyncLeasehold(url, label="three") as three, AsyncLeasehold(url) as four, asyncio.timeout(PATIENT):
+        async with AsyncElection(three, name, ttl=TTL).lead() as term:
+            assert term.token > last
+            async for leader in AsyncElection(four, name, ttl=TTL).observe(every=0.05):
+                assert leader is not None
+                assert (leader.token, leader.holder.partition("@")[0]) == (term.token, "three")
+                break
+            following = asyncio.create_task(AsyncElection(four, name, ttl=TTL).serve(work, until=until))
+            await asyncio.sleep(0)
+            assert led == []
+        await following
+        assert led[0] > term.token
