@@ -17,6 +17,13 @@ def mutations_of(engine: str) -> dict[str, Mutation]:
         return MUTATIONS
     from leasehold.sim.consul_mutations import CONSUL_MUTATIONS
     from leasehold.sim.etcd_mutations import ETCD_MUTATIONS
+    from leasehold.sim.postgres_mutations import POSTGRES_MUTATIONS
     from leasehold.sim.zookeeper_mutations import ZOOKEEPER_MUTATIONS
 
-    return {"etcd": ETCD_MUTATIONS, "zookeeper": ZOOKEEPER_MUTATIONS, "consul": CONSUL_MUTATIONS}[engine]
+    every = {
+        "etcd": ETCD_MUTATIONS,
+        "zookeeper": ZOOKEEPER_MUTATIONS,
+        "consul": CONSUL_MUTATIONS,
+        "postgresql": POSTGRES_MUTATIONS,
+    }
+    return every[engine]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
@@ -51,9 +52,20 @@ class Tally:
 
 def run(seed: int, mutation: str | None = None, engine: str = TABLE.engine) -> tuple[History, list[Violation]]:
     """One history and what the judges say of it."""
-    with planted(mutations_of(engine)[mutation]) if mutation else nullcontext():
+    with planted(mutations_of(engine)[mutation]) if mutation else nullcontext(), _unheard():
         history = Simulation(seed, engine).run()
     return history, judged(Record(history))
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """What the library has to say about simulated trouble is of no use to people."""
+    log = logging.getLogger("leasehold")
+    was, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was
 
 
 def judged(record: Record) -> list[Violation]:
@@ -109,7 +121,7 @@ def _run_chunk(chunk: tuple[range, str, str | None]) -> Tally:
     collecting = gc.isenabled()
     gc.disable()  # a history leaves cycles; collecting them once for all is quicker
     try:
-        with planted(mutations_of(engine)[mutation]) if mutation else nullcontext():
+        with planted(mutations_of(engine)[mutation]) if mutation else nullcontext(), _unheard():
             for seed in seeds:
                 _count(tally, seed, Simulation(seed, engine).run())
     finally:

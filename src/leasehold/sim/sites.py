@@ -45,10 +45,17 @@ def _consul(network: Network, events: list[Event], rate: float) -> Site:
     return ConsulSite(network, events, rate)
 
 
+def _postgres(network: Network, events: list[Event], rate: float) -> Site:
+    from leasehold.sim.postgres import PostgresSite
+
+    return PostgresSite(network, events, rate)
+
+
 _ALL: Final = (
     Kind(TABLE, SimServer),
     Kind(Traits("etcd", CONNECTED | {"election"}, (2.0, 3.0, 4.0), (0.0,)), _etcd),
     Kind(Traits("zookeeper", CONNECTED | {"election"}, (2.0, 3.0, 4.0), (0.0,)), _zookeeper),
     Kind(Traits("consul", CONNECTED - {"force"} | {"election"}, (2.0, 3.0, 4.0)), _consul),
+    Kind(Traits("postgresql", CONNECTED - {"force"} | {"back", "forward", "strobe"}), _postgres),
 )
 KINDS: Final = {kind.traits.engine: kind for kind in _ALL}

@@ -111,7 +111,7 @@ class Listener(ABC):
     async def _open(self, until: float) -> None:
         """Open the connection, or give another who does a little time for it."""
         now = self._world.now()
-        if now < self._opened_by:
+        if now < min(self._opened_by, until):  # who has no time left to wait for another meets the error by itself
             await self._world.sleep(min(0.005, self._opened_by - now))
             return
         # Should two do so at the same time, the waiters of the one that is replaced ask again at once.

@@ -1,0 +1,300 @@
+"""What PostgreSQL does with the statements of its engine: rows that are locked, transactions, a clock that can be set.
+
+Each statement is known by its name, and does here what its SQL does there. That this is the same is shown by way of the
+lease table: a state machine compares the engine on this model with it, as others do the engine on real servers.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from leasehold.core.table import LATENESS, SLACK
+from leasehold.wires.sql_listen import key_of
+from leasehold.wires.sql_table import KEEP_IDLE, SWEEP_AT_ONCE, Request, Row
+
+Key = tuple[str, str]
+TOKEN, TURN_SINCE, CLOSED_UNTIL, CROWD, HOLDER, SINCE, EXPIRES, LASTS, BEAT, DELAY, ABOUT = range(11)
+
+
+class Blocked(Exception):
+    """Another transaction has locked a row that is needed."""
+
+    def __init__(self, key: Key) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+class Duplicate(Exception):
+    """A row with this key is there already; the transaction is over."""
+
+
+class Rows:
+    """All that is stored of one name."""
+
+    def __init__(self) -> None:
+        self.lease: list[Any] | None = None
+        self.seats: dict[int, list[Any]] = {}
+        self.waiters: dict[int, list[Any]] = {}
+
+
+class Transaction:
+    """What one connection has locked, changed, and will say when it commits."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self.before: dict[Key, Rows] = {}
+        self.news: list[tuple[str, str]] = []
+
+
+class Database:
+    """The tables, and who has locked what."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.clock, self.base = clock, 0
+        self.rows: dict[Key, Rows] = {}
+        self.locks: dict[Key, Transaction] = {}
+        self.listening: set[int] = set()
+        """Keys of the advisory locks of those who listen."""
+        self.committed: Callable[[Key, Rows, Rows], object] = lambda _key, _before, _after: None
+        self.notify: Callable[[str, str], object] = lambda _channel, _payload: None
+        self.freed: Callable[[Key], object] = lambda _key: None
+
+    # Transactions
+
+    def lock(self, transaction: Transaction, key: Key) -> Rows:
+        """Lock all that belongs to a name until the transaction ends; raises `Blocked`."""
+        if self.locks.setdefault(key, transaction) is not transaction:
+            raise Blocked(key)
+        rows = self.rows.setdefault(key, Rows())
+        if key not in transaction.before:
+            transaction.before[key] = copy.deepcopy(rows)
+        return rows
+
+    def end(self, transaction: Transaction, *, commit: bool) -> None:
+        """Commit, or undo."""
+        before, transaction.before, transaction.open = transaction.before, {}, False
+        news, transaction.news = transaction.news, []
+        for key, rows in before.items():
+            if not commit:
+                self.rows[key] = rows
+            del self.locks[key]
+        if commit:
+            for key, rows in before.items():
+                self.committed(key, rows, self.rows[key])
+            for channel, payload in news:
+                self.notify(channel, payload)
+        for key in before:
+            self.freed(key)
+
+    def carry_out(self, transaction: Transaction, request: Request) -> list[Row]:
+        """One statement; on its own it is a transaction of its own."""
+        name = request.statement.name.removeprefix("leasehold_")
+        if name in ("begin", "read"):
+            transaction.open = True
+            return []
+        if name == "commit":
+            self.end(transaction, commit=True)
+            return []
+        rows: list[Row] = getattr(self, f"_{name}")(transaction, *request.values)
+        if not transaction.open:
+            self.end(transaction, commit=True)
+        return rows
+
+    # Statements of the lease table
+
+    def _lazily(self, _transaction: Transaction) -> list[Row]:
+        return [("off",)]
+
+    def _lock_lease(self, transaction: Transaction, namespace: str, name: str) -> list[Row]:
+        key = (namespace, name)
+        if self.rows.get(key, Rows()).lease is None and self.locks.get(key, transaction) is transaction:
+            return []
+        lease = self.lock(transaction, key).lease
+        return [] if lease is None else [tuple(lease)]
+
+    def _clock(self, _transaction: Transaction) -> list[Row]:
+        return [(self.clock(), self.base, "")]
+
+    def _seats(self, _transaction: Transaction, namespace: str, name: str) -> list[Row]:
+        rows = self.rows.get((namespace, name), Rows())
+        return [tuple(seat) for _, seat in sorted(rows.seats.items())]
+
+    def _places(
+        self, _transaction: Transaction, namespace: str, name: str, after: int, limit: int, holder: str
+    ) -> list[Row]:
+        waiters = [one for _, one in sorted(self.rows.get((namespace, name), Rows()).waiters.items())]
+        head = [(0, *one) for one in waiters if one[0] > after][:limit]
+        return [*head, *((1, *one) for one in waiters if one[1] == holder)]
+
+    def _add_lease(self, transaction: Transaction, namespace: str, name: str, *row: Any) -> list[Row]:
+        rows = self.lock(transaction, (namespace, name))
+        if rows.lease is not None:
+            raise Duplicate
+        rows.lease = list(row)
+        return []
+
+    def _put_lease(self, transaction: Transaction, namespace: str, name: str, *row: Any) -> list[Row]:
+        self.lock(transaction, (namespace, name)).lease = list(row)
+        return []
+
+    def _add_seat(self, transaction: Transaction, namespace: str, name: str, *row: Any) -> list[Row]:
+        self.lock(transaction, (namespace, name)).seats[row[1]] = list(row)
+        return []
+
+    def _put_seat(self, transaction: Transaction, namespace: str, name: str, token: int, *row: int) -> list[Row]:
+        self.lock(transaction, (namespace, name)).seats[token][4:7] = row
+        return []
+
+    def _drop_seat(self, transaction: Transaction, namespace: str, name: str, token: int) -> list[Row]:
+        self.lock(transaction, (namespace, name)).seats.pop(token, None)
+        return []
+
+    def _add_place(self, transaction: Transaction, namespace: str, name: str, *row: Any) -> list[Row]:
+        waiters = self.lock(transaction, (namespace, name)).waiters
+        seq = max(waiters, default=0) + 1
+        waiters[seq] = [seq, *row]
+        return []
+
+    def _put_place(self, transaction: Transaction, *values: Any) -> list[Row]:
+        namespace, name, seq, *changed = values
+        self.lock(transaction, (namespace, name)).waiters[seq][5:7] = changed
+        return []
+
+    def _drop_place(self, transaction: Transaction, namespace: str, name: str, seq: int) -> list[Row]:
+        self.lock(transaction, (namespace, name)).waiters.pop(seq, None)
+        return []
+
+    def _read_lease(self, _transaction: Transaction, namespace: str, name: str) -> list[Row]:
+        lease = self.rows.get((namespace, name), Rows()).lease
+        return [] if lease is None else [tuple(lease)]
+
+    def _names(self, _transaction: Transaction, namespace: str, after: str, limit: int) -> list[Row]:
+        now, found = self.clock(), []
+        for (space, name), rows in sorted(self.rows.items()):
+            held = rows.lease is not None and rows.lease[HOLDER] is not None and rows.lease[EXPIRES] > now
+            held = held or any(seat[4] > now for seat in rows.seats.values())
+            if space == namespace and name > after and (held or any(one[5] > now for one in rows.waiters.values())):
+                found.append((name,))
+        return found[:limit]
+
+    def _page(self, _transaction: Transaction, *after: str) -> list[Row]:
+        now = self.clock()
+        return [
+            (*key, rows.lease[TOKEN], self._is_idle(rows.lease), rows.lease[CROWD] and _is_old(rows.lease, now))
+            for key, rows in sorted(self.rows.items())
+            if key > after and rows.lease is not None
+        ][:SWEEP_AT_ONCE]
+
+    def _is_idle(self, lease: Sequence[Any]) -> bool:
+        now = self.clock()
+        old = lease[EXPIRES] <= now - KEEP_IDLE and lease[EXPIRES] + lease[DELAY] <= now
+        over = lease[HOLDER] is None or old
+        return bool(not lease[CROWD] and _is_old(lease, now) and lease[CLOSED_UNTIL] <= now and over)
+
+    def _raise_base(self, _transaction: Transaction, base: int) -> list[Row]:
+        self.base = max(self.base, base)
+        return []
+
+    def _forget(self, transaction: Transaction, namespace: str, name: str, token: int) -> list[Row]:
+        rows = self.lock(transaction, (namespace, name))
+        if rows.lease is not None and rows.lease[TOKEN] == token and self._is_idle(rows.lease):
+            rows.lease = None
+        return []
+
+    # Statements of PostgreSQL's engine
+
+    def _take_free(self, transaction: Transaction, *values: Any) -> list[Row]:
+        namespace, name, holder, ttl, delay, about = values
+        rows, now = self.lock(transaction, (namespace, name)), self.clock()
+        lease = rows.lease
+        if lease is None:
+            token = max(self.base + 1, now)
+            rows.lease = [token, now, 0, 0, holder, now, now + ttl, ttl, 0, delay, about]
+            return [(token,)]
+        if lease[CROWD] or not _is_free(lease, now):
+            return []
+        return [(_seated(lease, now, values),)]
+
+    def _release_alone(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
+        lease, now = self.lock(transaction, (namespace, name)).lease, self.clock()
+        if lease is None or lease[HOLDER] != holder or lease[CROWD] or lease[EXPIRES] <= now:
+            return []
+        lease[HOLDER], lease[TURN_SINCE] = None, now
+        return [(1,)]
+
+    def _take_turn(self, transaction: Transaction, *values: Any) -> list[Row]:
+        namespace, name, holder, ttl, _, _ = values
+        rows, now = self.lock(transaction, (namespace, name)), self.clock()
+        lease, waiting = rows.lease, [one for _, one in sorted(rows.waiters.items()) if one[5] > now]
+        if lease is None or not waiting or waiting[0][1] != holder or lease[CROWD] != 2 or not _is_free(lease, now):
+            return []
+        if any(one[5] > now + ttl + LATENESS + SLACK for one in waiting[1:2]):
+            return []
+        token = _seated(lease, now, values)
+        rows.waiters = {seq: one for seq, one in rows.waiters.items() if one[1] != holder}
+        lease[CROWD] = 2 if rows.waiters else 0
+        return [(token,)]
+
+    def _release_to_next(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
+        rows, now = self.lock(transaction, (namespace, name)), self.clock()
+        lease = rows.lease
+        if lease is None or lease[HOLDER] != holder or lease[CROWD] not in (0, 2) or lease[EXPIRES] <= now:
+            return []
+        head = next((one for _, one in sorted(rows.waiters.items()) if one[5] > now), None)
+        lease[HOLDER], lease[TURN_SINCE] = None, now
+        lease[CROWD] = 2 if any(one[1] != holder for one in rows.waiters.values()) else 0
+        columns = [None] * 7 if head is None else head[1:]
+        if lease[CLOSED_UNTIL] > now or head is None or key_of(head[6]) is None:
+            return [(lease[CROWD], True, *columns)]
+        return [(lease[CROWD], self._told(transaction, head[6], head[1]), *columns)]
+
+    def _told(self, transaction: Transaction, channel: str, payload: str) -> bool:
+        """Tell whoever listens there, if anybody does, when this is committed."""
+        if key_of(channel) not in self.listening:
+            return False
+        transaction.news.append((channel, payload))
+        return True
+
+    def _wake(self, transaction: Transaction, channel: str, payload: str, _key: int) -> list[Row]:
+        return [(self._told(transaction, channel, payload),)]
+
+    def _renew_lease(self, transaction: Transaction, namespace: str, asked: str) -> list[Row]:
+        now, kept = self.clock(), []
+        for one in json.loads(asked):
+            lease = self.lock(transaction, (namespace, one["name"])).lease
+            if lease and (lease[HOLDER], lease[TOKEN]) == (one["holder"], one["token"]) and lease[EXPIRES] > now:
+                lease[LASTS] = max(lease[LASTS], one["ttl"])
+                lease[EXPIRES], lease[BEAT] = now + lease[LASTS], lease[BEAT] + 1
+                kept.append((one["holder"], one["token"]))
+        return kept
+
+    def _renew_seat(self, transaction: Transaction, namespace: str, asked: str) -> list[Row]:
+        now, kept = self.clock(), []
+        for one in json.loads(asked):
+            seat = self.lock(transaction, (namespace, one["name"])).seats.get(one["token"])
+            if seat is not None and seat[0] == one["holder"] and seat[4] > now:
+                seat[5] = max(seat[5], one["ttl"])
+                seat[4], seat[6] = now + seat[5], seat[6] + 1
+                kept.append((one["holder"], one["token"]))
+        return kept
+
+
+def _is_old(lease: Sequence[Any], now: int) -> bool:
+    return bool(lease[TURN_SINCE] <= now - KEEP_IDLE)
+
+
+def _is_free(lease: Sequence[Any], now: int) -> bool:
+    over = lease[HOLDER] is None or (lease[EXPIRES] <= now and not lease[DELAY])
+    return bool(lease[CLOSED_UNTIL] <= now and over)
+
+
+def _seated(lease: list[Any], now: int, values: tuple[Any, ...]) -> int:
+    """Give the name to who asks; returns the token."""
+    _, _, holder, ttl, delay, about = values
+    token = max(lease[TOKEN] + 1, now)
+    lease[TOKEN], lease[TURN_SINCE] = token, now
+    lease[HOLDER:] = [holder, now, now + ttl, ttl, 0, delay, about]
+    return int(token)
