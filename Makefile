@@ -17,7 +17,7 @@ SOAK_ENGINES ?= sqlite redis valkey postgresql mariadb etcd consul zookeeper
 SOAK_FOR ?= 1h
 # How many simulated histories `make sim` explores, and of which engines a tenth as many.
 N ?= 20000
-SIM_ENGINES ?= etcd zookeeper consul
+SIM_ENGINES ?= etcd zookeeper consul postgresql
 
 UV_VERSION := 0.13.7
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
