@@ -1,7 +1,6 @@
-"""What each fence adds to a write, and whether it stays so: beside the same write, by the same client, without a fence.
+"""What each fence adds to a write: beside the same write, by the same client, without a fence.
 
     python tools/fence_cost.py                       # the table of docs/fences-cost.md
-    python tools/fence_cost.py --asks 1000000 --only sqlite redis
 
 Needs the servers of the tests (`tools/servers.py ensure`), which it starts in a temporary folder, and ends.
 """
@@ -24,9 +23,8 @@ from tests.fences.guards import Guard
 from tests.fences.places import started
 from tests.fences.registry import ADAPTERS, ASYNC_ADAPTERS, KINDS, opened
 
-SLOW = {"s3": 5, "dynamodb": 5, "file": 2}
+SLOW = {"s3": 5, "dynamodb": 5, "gcs": 5, "file": 2}
 """So many times fewer writes where each is slow."""
-CHUNKS = 10
 
 
 @contextlib.contextmanager
@@ -77,27 +75,6 @@ def compare(kinds: Sequence[str], writes: int, rounds: int) -> None:
         print(f"| {kind} | {without:.0f} µs | {with_it:.0f} µs | {with_it / without:.1f} |")
 
 
-def ask_often(kinds: Sequence[str], asks: int) -> None:
-    """Ask one resource again and again, with a higher token each time."""
-    print(
-        "| fence | asks | first tenth | last tenth | kept for the floor, at first and at last |\n|---|---|---|---|---|"
-    )
-    with guards(kinds) as opens:
-        for kind, guard in opens.items():
-            token, taken = 10**15, []
-            guard.write(token, "x")
-            before = guard.floor_size()
-            chunk = asks // CHUNKS
-            for _ in range(CHUNKS):
-                began = time.perf_counter()
-                for token in range(token + 1, token + 1 + chunk):  # noqa: B020 -- it goes on from there
-                    guard.announce(token)
-                taken.append((time.perf_counter() - began) / chunk * 1e6)
-                print(f"{kind}: {len(taken) * chunk:,} asks, {taken[-1]:.0f} µs each", file=sys.stderr)
-            kept = f"{before}, {guard.floor_size()}"
-            print(f"| {kind} | {asks:,} | {taken[0]:.0f} µs | {taken[-1]:.0f} µs | {kept} |", flush=True)
-
-
 def main() -> None:
     """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -106,12 +83,8 @@ def main() -> None:
     )
     parser.add_argument("--writes", type=int, default=100, help="of each kind in each round")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--asks", type=int, help="ask one resource so often, instead of comparing")
     given = parser.parse_args()
-    if given.asks:
-        ask_often(given.only, given.asks)
-    else:
-        compare(given.only, given.writes, given.rounds)
+    compare(given.only, given.writes, given.rounds)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,9 @@ class LosingProxy:
         """Let the next request through; swallow what the server says to it, and hang up."""
         self._losing.set()
 
+    def passes(self, data: bytes, *, from_client: bool) -> None:
+        """Is told of everything that is passed on, before it is."""
+
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
@@ -43,6 +46,7 @@ class LosingProxy:
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
+                self.passes(data, from_client=True)
                 server.sendall(data)
             server.shutdown(socket.SHUT_WR)
 
@@ -54,4 +58,5 @@ class LosingProxy:
                     self.lost += 1
                     client.shutdown(socket.SHUT_RDWR)
                     return
+                self.passes(data, from_client=False)
                 client.sendall(data)
