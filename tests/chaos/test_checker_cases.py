@@ -370,3 +370,14 @@ def test_a_name_may_lie_idle_for_as_long_as_the_engine_needs_to_end_a_lease(
     story.add(1.6 + idle, RUN, "settled")
     story.lease("w1", 9.0 + idle, 9.1 + idle, 3, release=9.2 + idle)
     assert status(story, "liveness", engine=engine, ttl=1.0) == verdict
+
+
+@pytest.mark.parametrize(("fault", "verdict"), [("revocation", "held"), ("partition", "violated")])
+def test_a_lease_may_be_revoked_before_its_holder_knows_of_it(fault: str, verdict: str) -> None:
+    """The engine grants it to w1, an operator ends it, w2 has it for a while; only then w1 hears of its grant."""
+    story = Story()
+    op = story.lease("w1", 0.0, 1.2, 1)
+    story.fault(0.5, 0.6, fault, story.name)
+    story.lease("w2", 0.3, 0.9, 2, release=1.0)
+    story.add(1.5, "w1", "lost", op, 1, told=True)
+    assert verdicts(story.history, STOPPED)["linearizable"].status == verdict

@@ -355,7 +355,7 @@ class Record:
     def robbed_from(self, lease: Lease, by: float) -> float | None:
         """The first moment at which a fault may have taken this lease from its holder, if one may have by then.
 
-        It struck this worker, or no worker in particular.
+        It struck this worker, or no worker in particular. A lease can be taken away before its holder knows of it.
         """
         faults = [
             fault.since
@@ -365,7 +365,7 @@ class Record:
             and fault.over >= lease.ask.at
             and (lease.worker in fault.struck or self.strikes_no_worker(fault))
         ]
-        return max(lease.since, min(faults)) if faults else None
+        return max(lease.ask.at, min(faults)) if faults else None
 
 
 def _by_name(things: list[Any]) -> dict[str, list[Any]]:
