@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from tests.engines.sqlite_help import opened, soon, want
 
+from leasehold import Leasehold
 from leasehold.core.engine import Busy, Engine, EngineFamily, Grant, Renewal, Want
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.sqlite import SqliteEngine, open_engine
 from leasehold.errors import EngineUnavailable
-from leasehold.wires import sqlite_rows
+from leasehold.wires import sqlite_connection, sqlite_rows
 from leasehold.wires.sqlite import MOST_IDLE
 
 
@@ -305,3 +306,14 @@ def test_many_idle_connections_are_not_kept(tmp_path: Path) -> None:
         for thread in threads:
             thread.join(30)
         assert len(engine._database._open) == len(engine._database._idle) <= MOST_IDLE
+
+
+def test_a_python_that_takes_numbers_for_names_is_given_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12.0 to 3.12.3 does; which would be a warning for each statement."""
+    monkeypatch.setattr(sqlite_connection, "NUMBERS_WARN", True)
+    with Leasehold(f"sqlite:///{tmp_path}/leases.db") as locks, locks.lock("a", ttl=10) as lease:
+        lease.extend(20)
+        assert locks.lock("a", ttl=10).try_acquire() is None
+        assert list(locks.names()) == ["a"]
+        with locks.shared("b", ttl=10), locks.shared("b", ttl=10):
+            assert sorted(locks.names()) == ["a", "b"]

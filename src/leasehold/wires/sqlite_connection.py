@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from leasehold.errors import (
@@ -30,7 +33,23 @@ LOOK_EVERY = 100_000
 """Microseconds after which a connection looks whether its file is still the one at the path."""
 PAGE_SIZE = 2048
 
+NUMBERS_WARN = (3, 12) <= sys.version_info < (3, 12, 4)
+"""Whether this Python takes the ``?1`` of a statement for a name, and warns when its values come in their order."""
+
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+
+
+Execute = Callable[..., sqlite3.Cursor]
+
+
+def _quietly(execute: Execute) -> Execute:
+    """Give the values of numbered places by their numbers, as such a Python wants them."""
+
+    def execute_quietly(statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+        numbered = {str(number): value for number, value in enumerate(values, 1)} if "?1" in statement else values
+        return execute(statement, numbered)
+
+    return execute_quietly
 
 
 class Connection:
@@ -45,7 +64,7 @@ class Connection:
         self._raw, self._identity, self._pid = raw, identity, os.getpid()
         self.path, self.clock, self.stamp = path, clock, clock.stamp
         # One cursor for all: whoever asks a question takes all of its answer before asking the next one.
-        self.execute = raw.cursor().execute
+        self.execute: Execute = _quietly(raw.cursor().execute) if NUMBERS_WARN else raw.cursor().execute
         self.mount: Mount | None = None
         self.ceiling = 0
         """As last read. Tokens below it may be handed out; a higher one may have been made safe since."""
