@@ -53,7 +53,9 @@ class Desk:
             await self._check_purpose(terms.purpose)
         try:
             if wait:
-                self._queue_up(attempt)
+                if len(self._waiting) >= self._most_waiters:
+                    raise self._too_many()
+                self._waiting.add(attempt)
             held = await acquire(self.engine, attempt, wait=wait, request_timeout=self.request_timeout)
             lease = self._kept(held, terms, make)
         except LeaseholdError as error:
@@ -66,13 +68,11 @@ class Desk:
             self._note_grant(held, attempt)
         return lease
 
-    def _queue_up(self, attempt: Attempt) -> None:
-        if len(self._waiting) >= self._most_waiters:
-            raise TooManyWaiters(
-                f"{self._most_waiters} callers of this client already wait for a lock; "
-                "shed load, or raise most_waiters if that many waiters are meant"
-            )
-        self._waiting.add(attempt)
+    def _too_many(self) -> TooManyWaiters:
+        return TooManyWaiters(
+            f"{self._most_waiters} callers of this client already wait for a lock; "
+            "shed load, or raise most_waiters if that many waiters are meant"
+        )
 
     async def hold_several(
         self, terms: dict[str, Terms], attempts: list[Attempt], wait: float, make: MakeLease[L]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -25,38 +26,39 @@ H = TypeVar("H", Lease, Leases)
 class _Block(Generic[L]):
     """A ``with`` block under way, and the lease (or leases) that it holds."""
 
-    __slots__ = ("__weakref__", "entry", "lease", "over")
+    __slots__ = ("__weakref__", "entry", "lease", "outer", "over")
 
     def __init__(self, lease: L, entry: str | None) -> None:
         self.lease, self.entry, self.over = lease, entry, False
+        self.outer: _Block[L] | None = None
 
 
-class _Entered(Generic[L]):
-    """The blocks under way, innermost last, for each thread or task that shares the lock.
+class _Entered(dict[int, _Block[L]], Generic[L]):
+    """The innermost block under way, for each thread or task that shares the lock.
 
     An interruption may leave behind a block that is over; it is passed by.
     """
 
-    __slots__ = ("_stacks",)
-
-    def __init__(self) -> None:
-        self._stacks: dict[int, list[_Block[L]]] = {}
+    __slots__ = ()
 
     def enter(self, caller: int, block: _Block[L]) -> None:
-        self._stacks.setdefault(caller, []).append(block)
+        block.outer = self.get(caller)
+        self[caller] = block
 
     def innermost(self, caller: int) -> _Block[L]:
-        stack = self._stacks[caller]
-        while stack[-1].over:
-            stack.pop()
-        return stack[-1]
+        block = self[caller]
+        while block.over and block.outer is not None:
+            block = block.outer
+        return block
 
     def tidy(self, caller: int) -> None:
-        stack = self._stacks.get(caller, [])
-        while stack and stack[-1].over:
-            stack.pop()
-        if not stack:
-            self._stacks.pop(caller, None)
+        block = self.get(caller)
+        while block is not None and block.over:
+            block = block.outer
+        if block is None:
+            self.pop(caller, None)
+        else:
+            self[caller] = block
 
 
 class _BlockingBlocks(Generic[H]):
@@ -71,10 +73,11 @@ class _BlockingBlocks(Generic[H]):
         """Release. A loss is raised, unless the body raised: then it is added to that error as a note."""
         block = None
         try:
-            block = self._entered.innermost(threading.get_ident())
+            caller = threading.get_ident()
+            block = self._entered.innermost(caller)
             block.over = True
             block.lease._leave(block.entry, error)
-            self._entered.tidy(threading.get_ident())
+            self._entered.tidy(caller)
         except Exception:
             self._entered.tidy(threading.get_ident())
             raise
@@ -178,9 +181,13 @@ class Lock(_BlockingBlocks[Lease], _Named):
         # A signal may arrive after the lease was granted and before the block has begun: until this method returns,
         # whatever was granted is given back.
         try:
-            lease = self._take(attempt, self._terms.wait, "")
+            terms = self._terms
+            if terms.reentrant:
+                lease = self._take(attempt, terms.wait, "")
+            else:
+                lease = run_blocking(self._desk.hold(terms, attempt, terms.wait, Lease))
             block = _Block(lease, attempt.want.holder)
-            if not self._terms.reentrant:
+            if not terms.reentrant:
                 # The block is what holds it, and lives no longer than its lock: who still has the lease only looks.
                 lease._held.owner = weakref.ref(block)
             self._entered.enter(threading.get_ident(), block)
@@ -203,33 +210,47 @@ class AsyncLock(_Named):
 
     async def acquire(self) -> AsyncLease:
         """Take the lock within its wait, or raise `NotAcquired`."""
-        return await self._guarded(self._desk.attempt(self._terms), self._terms.wait, BY_HAND)
-
-    async def try_acquire(self) -> AsyncLease | None:
-        """Take the lock if it is free now; None if it is not."""
+        attempt = self._desk.attempt(self._terms)
         try:
-            return await self._guarded(self._desk.attempt(self._terms), 0.0, BY_HAND)
-        except NotAcquired:
-            return None
-
-    async def _guarded(self, attempt: Attempt, wait: float, how: str) -> AsyncLease:
-        try:
-            if not self._terms.reentrant:
-                return await self._desk.hold(self._terms, attempt, wait, AsyncLease)
-            caller, entry = _current_task(), how + attempt.want.holder
-            lease: AsyncLease | None = self._enter_again(caller, entry)
-            if lease is None:
-                lease = await self._desk.hold(self._terms, attempt, wait, AsyncLease)
-                self._enter_first(caller, entry, lease)
-            return lease
+            return await self._taking(attempt, self._terms.wait, BY_HAND)
         except BaseException:
             self._desk.abandon([attempt])
             raise
 
+    async def try_acquire(self) -> AsyncLease | None:
+        """Take the lock if it is free now; None if it is not."""
+        attempt = self._desk.attempt(self._terms)
+        try:
+            return await self._taking(attempt, 0.0, BY_HAND)
+        except NotAcquired:
+            self._desk.abandon([attempt])
+            return None
+        except BaseException:
+            self._desk.abandon([attempt])
+            raise
+
+    def _taking(self, attempt: Attempt, wait: float, how: str) -> Coroutine[Any, Any, AsyncLease]:
+        """To be awaited. It is no coroutine of its own: each of thousands of waiting tasks would keep one."""
+        if self._terms.reentrant:
+            return self._take_again(attempt, wait, how)
+        return self._desk.hold(self._terms, attempt, wait, AsyncLease)
+
+    async def _take_again(self, attempt: Attempt, wait: float, how: str) -> AsyncLease:
+        caller, entry = _current_task(), how + attempt.want.holder
+        lease: AsyncLease | None = self._enter_again(caller, entry)
+        if lease is None:
+            lease = await self._desk.hold(self._terms, attempt, wait, AsyncLease)
+            self._enter_first(caller, entry, lease)
+        return lease
+
     async def __aenter__(self) -> AsyncLease:
         """Hold the lock until the end of the block."""
         attempt = self._desk.attempt(self._terms)
-        lease = await self._guarded(attempt, self._terms.wait, "")
+        try:
+            lease = await self._taking(attempt, self._terms.wait, "")
+        except BaseException:
+            self._desk.abandon([attempt])
+            raise
         if self._terms.on_lost == "cancel":
             lease.cancel_body_when_lost()
         self._entered.enter(id(_current_task()), _Block(lease, attempt.want.holder))

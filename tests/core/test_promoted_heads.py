@@ -66,3 +66,20 @@ def test_the_next_one_is_told_when_the_head_leaves_while_the_name_is_held() -> N
     wake = table.release(entry, f"h{NEAR + 2}", 1000).wake
     assert wake is entry.queue[0]
     assert wake.holder == f"h{NEAR + 3}"
+
+
+@pytest.mark.parametrize("patience", [1, 3, 5, 7, 22, 3600])
+def test_one_whose_patience_ends_soon_is_told_like_everybody(patience: int) -> None:
+    """It looks when it was told to, or leaves when its patience ends, whichever is first; neither may be too late."""
+    entry = crowded(NEAR + 1)
+    refused = table.take(entry, Ask("last", TTL, patience=patience * 1_000_000, address="somewhere"), 0, 0)
+    assert isinstance(refused, Refused)
+    acts_at = min(refused.ask_again, patience * 1_000_000)
+    told = False
+    for number in range(NEAR + 1):
+        table.release(entry, f"h{number}", 1000 * number)
+        taken = asked(entry, f"h{number + 1}", 1000 * number)
+        assert isinstance(taken, Taken)
+        told = taken.wake is not None and taken.wake.holder == "last"
+    assert entry.queue[0].holder == "last"
+    assert told == (acts_at > entry.seats[0].expires + SLACK)

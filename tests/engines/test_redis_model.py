@@ -45,9 +45,8 @@ def with_test_clock(script: Script) -> str:
     return script.text.replace("redis.call('TIME')", f"redis.call('LRANGE', '{CLOCK}', 0, 1)")
 
 
-TEXTS = {
-    name: with_test_clock(getattr(scripts, name)) for name in ("TAKE", "RENEW", "RELEASE", "FORCE_RELEASE", "STATUS")
-}
+NAMES = ("TAKE_IDLE", "TAKE", "RENEW", "RELEASE_ALONE", "RELEASE", "FORCE_RELEASE", "STATUS")
+TEXTS = {name: with_test_clock(getattr(scripts, name)) for name in NAMES}
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -72,6 +71,7 @@ class ScriptsAndTable(RuleBasedStateMachine):
         self.now = START
         self.keys = keys_of("", "n")
         self.listening: set[str] = set()
+        self.told: list[str] = []
         self.set_clock()
 
     def teardown(self) -> None:
@@ -82,7 +82,8 @@ class ScriptsAndTable(RuleBasedStateMachine):
         self.ask_server.all(("DEL", CLOCK), ("RPUSH", CLOCK, self.now // 1_000_000, self.now % 1_000_000))
 
     def run_script(self, name: str, *arguments: Any) -> Any:
-        return self.ask_server("EVALSHA", self.digests[name], 6, *self.keys, *map(str, arguments))
+        keys = self.keys[: getattr(scripts, name).keys]
+        return self.ask_server("EVALSHA", self.digests[name], len(keys), *keys, *map(str, arguments))
 
     def woken(self) -> list[str]:
         """Whom the server has woken since the last look."""
@@ -123,6 +124,7 @@ class ScriptsAndTable(RuleBasedStateMachine):
         connection=CONNECTIONS,
         suspects=st.sampled_from(["nobody", "nobody", "nobody", "the first", "an old beat"]),
         floor=FLOORS,
+        shortcut=st.booleans(),
     )
     def take(
         self,
@@ -136,6 +138,7 @@ class ScriptsAndTable(RuleBasedStateMachine):
         *,
         suspects: str,
         floor: int,
+        shortcut: bool,
     ) -> None:
         suspect = None
         if suspects != "nobody" and self.entry.seats:
@@ -148,10 +151,16 @@ class ScriptsAndTable(RuleBasedStateMachine):
         terms = (holder, floor, mode, RETENTION + (ttl + delay + 999) // 1000, f"{ttl} {delay} {about}", limit)
         waits = ("" if patience is None else patience, *(suspect or ("", "")), address)
         short = patience is None and suspect is None
-        reply = self.run_script("TAKE", *terms, *(() if short else waits))
+        reply = None
+        if shortcut and mode == "exclusive" and suspect is None:
+            reply = self.run_script("TAKE_IDLE", *terms[:5])
+        if reply is None:
+            reply = self.run_script("TAKE", *terms, *(() if short else waits))
         if isinstance(expected, Taken):
             assert reply == b"%d %b" % (expected.token, holder.encode())
-            assert self.woken() == self.wake_in_table(expected.wake)
+            told = self.woken()
+            assert told == self.wake_in_table(expected.wake)
+            self.told += told
         else:
             assert reply == answer_of(expected)
             assert self.woken() == []
@@ -164,10 +173,11 @@ class ScriptsAndTable(RuleBasedStateMachine):
         assert self.run_script("RENEW", holder, token, ttl) == (b"%d" % token if expected else 0)
         assert self.woken() == []
 
-    @rule(holder=HOLDERS)
-    def release(self, holder: str) -> None:
+    @rule(holder=HOLDERS, shortcut=st.booleans())
+    def release(self, holder: str, *, shortcut: bool) -> None:
         expected: Released = table.release(self.entry, holder, self.now)
-        assert self.run_script("RELEASE", holder) == int(expected.held)
+        reply = self.run_script("RELEASE_ALONE", holder) if shortcut else None
+        assert (self.run_script("RELEASE", holder) if reply is None else reply) == int(expected.held)
         assert self.woken() == self.wake_in_table(expected.wake)
 
     @rule()
@@ -277,12 +287,12 @@ class Directed(ScriptsAndTable):
 
     def ask(self, holder: str, **settings: Any) -> None:
         usual = {"ttl": 5_000_000, "mode": "exclusive", "limit": 1, "delay": 0, "patience": None}
-        unusual = {"connection": 0, "suspects": "nobody", "floor": 0}
+        unusual = {"connection": 0, "suspects": "nobody", "floor": 0, "shortcut": False}
         self.take(holder=holder, **{**usual, **unusual, **settings})
         self.the_states_agree()
 
     def give_back(self, holder: str) -> None:
-        self.release(holder=holder)
+        self.release(holder=holder, shortcut=False)
         self.the_states_agree()
 
     def listen(self, *holders: str) -> None:
@@ -345,6 +355,20 @@ def test_a_hung_waiter_is_passed_over_after_its_turn(directed: Directed, step: i
     directed.ask("h2", patience=600_000_000)
     assert [seat.holder for seat in directed.entry.seats] == (["h2"] if step >= 2_000_000 else [])
     assert [place.holder for place in directed.entry.queue] == (["h3"] if step >= 2_000_000 else ["h1", "h2", "h3"])
+
+
+@pytest.mark.parametrize("patience", [5_000_000, 600_000_000])
+def test_who_has_moved_up_to_the_head_is_told_where_it_would_look_too_late(directed: Directed, patience: int) -> None:
+    waiters = [f"h{number}" for number in range(1, table.NEAR + 3)]
+    directed.listen(*waiters)
+    directed.ask("h0", ttl=1_000_000)
+    for holder in waiters:
+        directed.ask(holder, ttl=1_000_000, patience=patience)
+    for before, following in zip(["h0", *waiters], waiters[:-1], strict=False):
+        directed.give_back(before)
+        directed.told.clear()
+        directed.ask(following, ttl=1_000_000, patience=patience)
+    assert directed.told == waiters[-1:], "this one was not near when it came"
 
 
 def test_the_longest_lock_delay_counts(directed: Directed) -> None:

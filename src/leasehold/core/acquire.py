@@ -6,6 +6,9 @@ its own holder. Whatever happens, `Attempt` knows whether something of ours may 
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from leasehold.core.engine import Busy, Engine, Grant, Incumbent, Suspect, Want
 from leasehold.core.held import REFUSED, RELEASED, Held, margin
 from leasehold.core.worlds import World
@@ -106,7 +109,8 @@ class Waiting:
         """Nothing is known yet."""
         self._engine, self._world, self._attempt, self._wait = engine, engine.world, attempt, wait
         self._give_up_at = give_up_at
-        self._backoff, self._suspicion = Backoff(self._world), Suspicion(self._world)
+        self._backoff: Backoff | None = None
+        self._suspicion = Suspicion(self._world)
         self._incumbent: Incumbent | None = None
         self._failure: EngineError | None = None
         self.began, self.contended = give_up_at - wait, False
@@ -117,8 +121,11 @@ class Waiting:
         """The incumbent, once it is proved to be gone."""
         return self._suspicion.suspect
 
-    async def pass_time_after(self, answer: Grant | Busy | EngineError) -> None:
-        """Return when it is time to ask again; raise when the caller's patience has ended."""
+    def pass_time_after(self, answer: Grant | Busy | EngineError) -> Coroutine[Any, Any, None]:
+        """To be awaited: returns when it is time to ask again; raises when the caller's patience has ended.
+
+        It is no coroutine of its own: each of thousands of waiting tasks would keep one.
+        """
         self._failure = answer if isinstance(answer, EngineError) else None
         if isinstance(answer, Busy):
             self.contended = True
@@ -126,14 +133,17 @@ class Waiting:
             self._suspicion.watch(answer.incumbent)
             self._attempt.exposed = self._wait > 0
         if self._world.now() >= self._give_up_at:
-            raise await self._give_up()
+            return self._give_up()
         if isinstance(answer, Busy):
-            await self._engine.wait(self._attempt.want, self._rests_until(answer))
-        elif self._failure is not None:
-            await self._backoff.sleep(self._give_up_at)
+            return self._engine.wait(self._attempt.want, self._rests_until(answer))
+        if self._failure is None:
+            return _at_once()
+        if self._backoff is None:
+            self._backoff = Backoff(self._world)
+        return self._backoff.sleep(self._give_up_at)
 
-    async def _give_up(self) -> Exception:
-        """Leave nothing behind, and say why it failed."""
+    async def _give_up(self) -> None:
+        """Leave nothing behind, and raise why it failed."""
         want = self._attempt.want
         if self._attempt.exposed:
             try:
@@ -143,10 +153,10 @@ class Waiting:
                 self._failure = self._failure or error
         if self._failure is not None:
             self._failure.name = want.name
-            return self._failure
+            raise self._failure
         about = self._incumbent.about if self._incumbent else None
         token = self._incumbent.token if self._incumbent else None
-        return NotAcquired(want.name, wait=self._wait, holder=about, token=token)
+        raise NotAcquired(want.name, wait=self._wait, holder=about, token=token)
 
     def _rests_until(self, busy: Busy) -> float:
         """When asking makes sense even without news, or the caller's patience ends."""
@@ -154,6 +164,10 @@ class Waiting:
         if self._suspicion.is_ripe:
             ask_again = min(ask_again, max(self._suspicion.proved_in or 0.0, 0.001))
         return min(self._world.now() + ask_again, self._give_up_at)
+
+
+async def _at_once() -> None:
+    """No time is to be passed."""
 
 
 async def acquire(engine: Engine, attempt: Attempt, *, wait: float, request_timeout: float) -> Held:
@@ -194,7 +208,9 @@ async def acquire(engine: Engine, attempt: Attempt, *, wait: float, request_time
             # The answer came after the deadline that it carries, so it must not be used. Asked again, the engine
             # starts the TTL of its own holder anew.
         waiting = waiting or Waiting(engine, attempt, wait, give_up_at)
-        await waiting.pass_time_after(answer)
+        rest = waiting.pass_time_after(answer)
+        del answer  # not to be kept by everyone of thousands who wait here
+        await rest
         sent_at = world.now()
 
 

@@ -6,9 +6,9 @@ late without harm: the algorithms in this package ask again whenever an answer i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from leasehold.core.worlds import World
 
@@ -176,7 +176,7 @@ class Engine(Protocol):
         """
         ...
 
-    async def wait(self, want: Want, until: float) -> None:
+    def wait(self, want: Want, until: float) -> Coroutine[Any, Any, None]:
         """Return when the queued asker is woken, or at `until`. A wake-up since the latest `take` counts."""
         ...
 

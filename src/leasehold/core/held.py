@@ -71,19 +71,19 @@ class Held:
         self.valid_until = min(self.valid_until, self.hold_until)
 
     @property
-    def lost(self) -> bool:
-        """Whether the lease may no longer be held. Latches."""
+    def live(self) -> bool:
+        """Neither lost nor released. A loss that is seen here is latched."""
         if self.ended is None:
             if self.world.now() >= self.valid_until:
                 self.end(RAN_OUT if self.hold_until is None or self.valid_until < self.hold_until else HELD_TOO_LONG)
             elif self.world.process() != self.process:
                 self.end(OTHER_PROCESS)
-        return self.ended is not None and self.ended is not RELEASED
+        return self.ended is None
 
     @property
-    def live(self) -> bool:
-        """Neither lost nor released."""
-        return not self.lost and self.ended is None
+    def lost(self) -> bool:
+        """Whether the lease may no longer be held."""
+        return not self.live and self.ended is not RELEASED
 
     @property
     def remaining(self) -> float:

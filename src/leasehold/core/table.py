@@ -23,7 +23,8 @@ TURN = 2_000_000
 LONGEST_SILENCE = 75_000_000
 """A waiter asks again after this long even without news, which is also how a dead one is found."""
 LATENESS = 5_000_000
-"""How much later than it was told to a waiter may ask again and still keep its place."""
+"""How much later than it was told to a waiter may ask again, or leave, and still keep its place until then: so much
+before a place is given up, its waiter has looked by itself."""
 NEAR = 8
 """So many of those who wait look when the lease ends, not only in their turn: one of them is likely to be the head by
 then, and need not be told."""
@@ -127,7 +128,7 @@ def take(entry: Entry, ask: Ask, now: int, stamp: int) -> Taken | Refused:
         return _grant(entry, ask, rank, now, stamp)
     ask_again = _ask_again(entry, ask, rank, now)
     if ask.patience is not None:
-        _queue(entry, ask, now, until=now + min(ask.patience, ask_again + LATENESS))
+        _queue(entry, ask, now, until=now + min(ask.patience, ask_again) + LATENESS)
     return Refused(ask_again, min(entry.seats, key=lambda seat: (seat.expires, seat.token), default=None))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from leasehold.core.engine import Busy, Grant, Incumbent, NameStatus, Purpose, Renewal, Suspect, Want
@@ -28,6 +28,8 @@ PIPELINE_OF_LOOKS = 100
 """Those who only look do so in smaller pipelines, between which the server serves those who work."""
 MOST_REMEMBERED = 1024
 """Names and settings whose form for the protocol is remembered."""
+LONG_WAYS = 16
+"""So many more takes of a name that somebody else wanted go to the whole table before the shortcut is tried again."""
 NOT_OURS = frozenset({"WRONGTYPE", "LEASEHOLD"})
 """Errors that say: another program wrote to this key, so the lease is gone."""
 
@@ -80,12 +82,16 @@ class Wire(Protocol):
 class _Form(NamedTuple):
     """The parts of a take that are the same each time, as text in the protocol's form."""
 
+    idle: str
+    """Up to the holder, for a name that nobody else is known to want."""
     alone: str
     """Up to the holder, for a caller who does not wait."""
     queue: str
     """Up to the holder, for one who does."""
     terms: str
     """What follows the holder and the floor."""
+    limit: str
+    """And, where the whole table is asked, this."""
 
 
 def _microseconds(seconds: float) -> int:
@@ -101,7 +107,9 @@ class RedisEngine:
         self._family, self._wire, self._suspends = family, wire, wire.suspends
         self._address = family.facts.address
         self._takes: dict[tuple[object, ...], _Form] = {}
-        self._releases: dict[str, str] = {}
+        self._releases: dict[str, tuple[str, str]] = {}
+        self._crowded: dict[str, int] = {}
+        """Names that somebody else wanted lately, and for how many more takes they count as such."""
 
     async def take(
         self, want: Want, *, until: float, patience: float | None = None, suspect: Suspect | None = None
@@ -109,28 +117,56 @@ class RedisEngine:
         """Take the name and mint its token, or say why not; with patience, queue."""
         name, holder, ttl, mode, limit, delay, about = want
         form = self._takes.get((name, ttl, mode, limit, delay, about)) or self._take_form(want)
-        rest = f"${len(holder)}\r\n{holder}\r\n{self._family.floor_argument}{form.terms}"
+        who = f"${len(holder)}\r\n{holder}\r\n{self._family.floor_argument}{form.terms}"
+        if name in self._crowded or mode != "exclusive" or suspect is not None:
+            return await self._take_by_table(want, form, who, until=until, patience=patience, suspect=suspect)
+        request = form.idle + who
+        answer = self._wire.ask(request.encode(), until)
+        reply = await answer if self._suspends else answer
+        if type(reply) is ErrorReply:
+            reply = await self._once_more(scripts.TAKE_IDLE, request, reply, until)
+        if reply is None:  # it is not idle, and nothing was done
+            return await self._take_by_table(want, form, who, until=until, patience=patience, suspect=suspect)
+        granted = self._granted(reply, holder) if type(reply) is bytes else None
+        if granted is None:
+            raise await self._failure(reply)
+        return granted
+
+    async def _take_by_table(
+        self, want: Want, form: _Form, who: str, *, until: float, patience: float | None, suspect: Suspect | None
+    ) -> Grant | Busy:
+        """The whole script: it knows every kind of lease, and the queue."""
+        holder = want.holder
         if patience is None and suspect is None:
-            answer = self._wire.ask((form.alone + rest).encode(), until)
-            reply = await answer if self._suspends else answer
-            if type(reply) is ErrorReply:
-                reply = await self._once_more(scripts.TAKE, form.alone + rest, reply, until)
+            request = form.alone + who + form.limit
+            reply = await self._run(scripts.TAKE, request, until)
         else:
-            rest += _waiting_arguments(patience, suspect)
-            answer = self._wire.ask_to_queue(holder, (form.queue + rest).encode(), until)
+            request = form.queue + who + form.limit + _waiting_arguments(patience, suspect)
+            answer = self._wire.ask_to_queue(holder, request.encode(), until)
             reply = await answer if self._suspends else answer
             if type(reply) is ErrorReply:
-                reply = await self._once_more(scripts.TAKE_OR_QUEUE, form.queue + rest, reply, until, waiter=holder)
+                reply = await self._once_more(scripts.TAKE_OR_QUEUE, request, reply, until, waiter=holder)
         granted_or_busy = self._granted(reply, holder) if type(reply) is bytes else _busy(reply)
         if granted_or_busy is None:
             raise await self._failure(reply)
+        self._note_crowd(want.name, busy=type(granted_or_busy) is Busy)
         return granted_or_busy
 
-    async def wait(self, want: Want, until: float) -> None:
+    def _note_crowd(self, name: str, *, busy: bool) -> None:
+        """Others want this name, so that a shortcut would only be a detour; or, for a while now, they did not."""
+        ways = LONG_WAYS if busy else self._crowded.pop(name, 0) - 1
+        if ways > 0:
+            if len(self._crowded) >= MOST_REMEMBERED:
+                self._crowded.clear()
+            self._crowded[name] = ways
+
+    def wait(self, want: Want, until: float) -> Coroutine[Any, Any, None]:
         """Return when the queued asker is woken, or at `until`."""
-        answer = self._wire.wait(want.holder, until)
-        if self._suspends:
-            await answer
+        # Where it suspends, no coroutine of its own: each of thousands of waiting tasks would keep one.
+        return self._wire.wait(want.holder, until) if self._suspends else self._block(want, until)
+
+    async def _block(self, want: Want, until: float) -> None:
+        self._wire.wait(want.holder, until)
 
     async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool]:
         """Prolong each lease that is still held, in pipelines."""
@@ -156,14 +192,21 @@ class RedisEngine:
 
     async def release(self, name: str, holder: str, *, until: float) -> bool:
         """Give the name back, and leave its queue."""
-        request = f"{self._releases.get(name) or self._release_form(name)}${len(holder)}\r\n{holder}\r\n"
-        answer = self._wire.ask_to_leave(holder, request.encode(), until)
-        reply = await answer if self._suspends else answer
-        if type(reply) is ErrorReply:
-            reply = await self._once_more(scripts.RELEASE, request, reply, until)
-        if type(reply) is int and reply in {0, 1}:
-            return reply == 1
-        raise await self._failure(reply)
+        alone, by_table = self._releases.get(name) or self._release_form(name)
+        who = f"${len(holder)}\r\n{holder}\r\n"
+        script, request = scripts.RELEASE_ALONE, alone + who
+        if name in self._crowded:
+            script, request = scripts.RELEASE, by_table + who
+        while True:
+            answer = self._wire.ask_to_leave(holder, request.encode(), until)
+            reply = await answer if self._suspends else answer
+            if type(reply) is ErrorReply:
+                reply = await self._once_more(script, request, reply, until)
+            if type(reply) is int and reply in {0, 1}:
+                return reply == 1
+            if reply is not None or script is scripts.RELEASE:
+                raise await self._failure(reply)
+            script, request = scripts.RELEASE, by_table + who  # somebody waits, or it is not held
 
     async def status(self, name: str, *, until: float) -> NameStatus | None:
         """Who holds and who waits."""
@@ -311,8 +354,7 @@ class RedisEngine:
     def _granted(self, reply: bytes, holder: str) -> Grant | None:
         """The grant in a reply; None when it is not one, or not for this holder."""
         text, _, to = reply.partition(b" ")
-        token = self._token(text)
-        return None if token is None or to != holder.encode() else Grant(token)
+        return Grant(token) if to == holder.encode() and (token := self._token(text)) else None
 
     def _token(self, text: bytes) -> int | None:
         token = int(text) if text.isdigit() and len(text) <= 16 else 0
@@ -326,28 +368,26 @@ class RedisEngine:
 
     def _start(self, script: Script, name: str) -> str:
         """A request up to its keys."""
-        return script.by_digest + _pack(*keys_of(self._family.namespace, name))
+        return script.by_digest + _pack(*keys_of(self._family.namespace, name)[: script.keys])
 
     def _take_form(self, want: Want) -> _Form:
         if len(self._takes) >= MOST_REMEMBERED:
             self._takes.clear()
         name, _, ttl, mode, limit, delay, about = want
+        kept_ms = math.ceil((ttl + delay) * 1000) + RETENTION_MS
         form = self._takes[name, ttl, mode, limit, delay, about] = _Form(
+            self._start(scripts.TAKE_IDLE, name),
             self._start(scripts.TAKE, name),
             self._start(scripts.TAKE_OR_QUEUE, name),
-            _pack(
-                mode,
-                math.ceil((ttl + delay) * 1000) + RETENTION_MS,
-                f"{_microseconds(ttl)} {_microseconds(delay)} {about}",
-                limit,
-            ),
+            _pack(mode, kept_ms, f"{_microseconds(ttl)} {_microseconds(delay)} {about}"),
+            _pack(limit),
         )
         return form
 
-    def _release_form(self, name: str) -> str:
+    def _release_form(self, name: str) -> tuple[str, str]:
         if len(self._releases) >= MOST_REMEMBERED:
             self._releases.clear()
-        form = self._releases[name] = self._start(scripts.RELEASE, name)
+        form = self._releases[name] = self._start(scripts.RELEASE_ALONE, name), self._start(scripts.RELEASE, name)
         return form
 
 

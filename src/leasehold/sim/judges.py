@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from leasehold.core.engine import Mode
 from leasehold.core.held import HELD_TOO_LONG, RAN_OUT, RELEASED
-from leasehold.core.table import TURN
+from leasehold.core.table import SLACK, TURN
 from leasehold.sim.history import (
     Broke,
     Ended,
@@ -27,7 +27,7 @@ from leasehold.sim.history import (
     Touched,
     Unqueued,
 )
-from leasehold.sim.plan import BEYOND, LAST_WAIT, QUIET
+from leasehold.sim.plan import BEYOND, LAST_WAIT, QUIET, STILL, TABLE
 from leasehold.sim.record import CRASHED, Belief, Record
 from leasehold.sim.rooms import PROMPT, Room
 
@@ -264,6 +264,31 @@ def liveness(record: Record) -> Verdict:
     yield from _refused_by_itself(record)
 
 
+def takeover(record: Record) -> Verdict:
+    """Once the faults are over, who is first in the queue looks for itself when a lease runs out that nobody ends.
+
+    Where processes only died, stopped, or were interrupted, no name lies idle, while somebody alive waits for it, for
+    longer than what a lease lasts, the lock-delay, and a turn for each who stood before the one that has it then and
+    went without it. The tighter twin of `liveness`, whose bound has room for all that bad weather leaves behind.
+    """
+    if not record.kinds <= STILL or record.plan.engine != TABLE.engine:
+        return
+    plan = record.plan
+    for name in record.names:
+        grants = [event for event in record.of(Granted) if event.name == name]
+        for since, until in record.idle(name):
+            following = next((grant.holder for grant in grants if grant.at >= since), "")
+            turns = record.gone_before(following, name) * TURN / 1_000_000
+            allowed = (plan.longest_ttl + plan.lock_delay + turns + SLACK / 1_000_000) * record.slowest + PROMPT
+            if until - since > allowed:
+                yield Violation(
+                    "takeover",
+                    until,
+                    f"{name!r} lay idle for {until - since:.1f} s before {following} took it over",
+                    (following,),
+                )
+
+
 def _refused_by_itself(record: Record) -> Verdict:
     seated: dict[tuple[str, str], bool] = {}
     for event in record.events:
@@ -422,6 +447,7 @@ JUDGES: tuple[Callable[[Record], Verdict], ...] = (
     fence,
     told,
     liveness,
+    takeover,
     leftovers,
     order,
     handover,

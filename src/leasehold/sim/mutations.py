@@ -155,6 +155,18 @@ def nobody_woken() -> list[Edit]:
     return [edit(table._next_to_wake, ("if not entry.queue:", "if entry.queue or now:"))]
 
 
+@_caught_by("takeover")
+def promoted_head_not_told() -> list[Edit]:
+    """Who has become the first in the queue is not told, and sleeps on as somebody far behind while a lease runs out.
+
+    Here all but the head count as very far behind: a history has too few waiters for a queue that is long enough.
+    """
+    return [
+        edit(table._ask_again, ("rank * TURN if rank > NEAR", "9 * rank * TURN if rank")),
+        edit(table._next_to_wake, ("head if head.until > ends + LATENESS + SLACK else None", "None")),
+    ]
+
+
 @_caught_by("lock_delay")
 def lock_delay_ignored() -> list[Edit]:
     """A name whose lease was lost is open at once."""
@@ -233,7 +245,10 @@ def place_left_behind() -> list[Edit]:
 @_caught_by("handover", "order")
 def place_ends_with_the_wait() -> list[Edit]:
     """The place runs out as its waiter gives up, so its leaving wakes nobody."""
-    return [edit(acquire.acquire, ("max(left, 0.0) + SHORTEST_REQUEST + GRACE", "max(left, 0.0)"))]
+    return [
+        edit(acquire.acquire, ("max(left, 0.0) + SHORTEST_REQUEST + GRACE", "max(left, 0.0)")),
+        edit(table.take, ("min(ask.patience, ask_again) + LATENESS", "min(ask.patience, ask_again + LATENESS)")),
+    ]
 
 
 @_caught_by("tokens", "exclusion", "told")

@@ -48,6 +48,8 @@ ELSEWHERE: Final = {
 QUIET: Final = frozenset({"drift", "interrupt"})
 """Faults that do not change who comes first, nor keep anybody from giving back."""
 
+STILL: Final = QUIET | {"crash", "pause"}
+"""Faults after which nothing is under way any more: no message that comes late, and nobody who did not hear."""
 
 LAST_WAIT = 120.0
 """How patient everybody is in the end: far longer than it may take."""

@@ -176,6 +176,14 @@ class Record:
                 longest = max(longest, length)
         return longest
 
+    def gone_before(self, holder: str, name: str) -> int:
+        """How many stood before it in the queue when it came, and have gone without being served."""
+        came = {event.holder: event.at for event in self.of(Queued) if event.name == name}
+        left = {event.holder: event.at for event in self.of(Unqueued) if event.name == name}
+        since = came.get(holder, self.ended_at)
+        unserved = {attempt.began.holder for attempt in self.attempts if attempt.token is None}
+        return sum(at < since <= left.get(other, self.ended_at) for other, at in came.items() if other in unserved)
+
     def idle(self, name: str) -> Iterator[tuple[float, float]]:
         """When, since the calm, somebody waited for the name and nobody believed to hold it."""
         changes: list[tuple[float, int, int]] = []

@@ -246,15 +246,14 @@ class AsyncWire:
 
     async def wait(self, holder: str, until: float) -> None:
         """Wait for this holder's wake-up; without one to expect, it is time to ask."""
-        key = holder.encode()
-        woken = self._wakes.get(key)
+        woken = self._wakes.get(holder.encode())
         if woken is None:
             return
         timer = woken.get_loop().call_later(max(until - self.world.now(), 0.0), _settle, woken)
         try:
             await woken
         except BaseException:
-            self._wakes.pop(key, None)
+            self._wakes.pop(holder.encode(), None)
             raise
         finally:
             timer.cancel()

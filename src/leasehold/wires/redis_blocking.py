@@ -41,6 +41,8 @@ from leasehold.worlds import BlockingWorld
 
 OWN_PATIENCE = struct.pack("ll", 0, 4000)
 """How long the socket itself waits before the clock is looked at: a `timeval` of 4 ms."""
+USUAL_REPLY = 4096
+"""Bytes to make room for at first: room for the largest would cost more than reading does."""
 MOST_IDLE_LINES = 32
 TRUSTED = 0.005
 """For how long after its last use an idle line is believed to be open."""
@@ -70,7 +72,7 @@ class Line:
         sent = 0
         try:
             sent = self._send(request)
-            self._feed(self._receive(65536))
+            self._feed(self._receive(USUAL_REPLY))
             reply = self._gets()
         except self._not_yet:
             reply = MISSING
@@ -228,7 +230,10 @@ class BlockingWire:
         """Send one request on any line."""
         line = self._line(until)
         reply = line.ask(request, until)
-        self._put_back(line)
+        if len(self._idle) < MOST_IDLE_LINES:  # `_put_back`, without a call: every lease comes by here twice
+            self._idle.append(line)
+        else:
+            line.close()
         return reply
 
     def ask_all(self, request: bytes, count: int, until: float) -> list[Any]:
@@ -250,7 +255,9 @@ class BlockingWire:
 
     def ask_to_leave(self, holder: str, request: bytes, until: float) -> Any:
         """Send the last request of a holder."""
-        line = (self._kept and self._usable_kept_line(holder)) or self._line(until)
+        if not self._kept:
+            return self.ask(request, until)
+        line = self._usable_kept_line(holder) or self._line(until)
         reply = line.ask(request, until)
         self._put_back(line)
         return reply

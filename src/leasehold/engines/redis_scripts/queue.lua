@@ -17,7 +17,7 @@ end
 
 -- Join the queue, or stay in it. Answers when the place is given up unless its owner asks again.
 local function put_place(holder, queued, ask_again, patience, place)
-  local gives_up = now + math.min(patience, ask_again + LATENESS)
+  local gives_up = now + math.min(patience, ask_again) + LATENESS
   local last
   if not queued then
     last = redis.call('ZRANGE', KEYS[4], -1, -1, 'WITHSCORES')[2] or 0
