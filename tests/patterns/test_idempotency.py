@@ -416,7 +416,7 @@ def test_an_async_run_that_stalled_is_refused(store: Store) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("kind", ["postgresql"])
+@pytest.mark.parametrize("kind", ["postgresql", "mysql"])
 def test_an_async_result_commits_with_the_callers_own_transaction(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

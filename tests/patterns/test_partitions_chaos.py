@@ -15,8 +15,6 @@ import pytest
 from leasehold.patterns.partitions.show.stage import judge_entity
 from leasehold.patterns.partitions.show.troupe import Troupe, troupe, wait_for
 
-NAMES = [f"customer-{number}" for number in range(12)]
-
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[Troupe]:
@@ -24,14 +22,25 @@ def group(tmp_path: Path) -> Iterator[Troupe]:
         yield made
 
 
-def send(group: Troupe, rounds: int = 4) -> None:
-    for _ in range(rounds):
-        for name in NAMES:
-            group.send(name)
+def send(group: Troupe, entities: int) -> None:
+    for _ in range(4):
+        for number in range(entities):
+            group.send(f"customer-{number}")
 
 
 def test_order_is_kept_and_nothing_is_lost_whoever_is_killed_or_frozen(group: Troupe) -> None:
-    more = partial(send, group)
+    disturb(group)
+
+
+@pytest.mark.nightly
+def test_so_it_is_at_1024_partitions(tmp_path: Path) -> None:
+    with troupe(str(tmp_path / "leases.db"), tmp_path, partitions=1024, ttl=8.0, work=0.05) as many:
+        disturb(many, entities=100)
+
+
+def disturb(group: Troupe, entities: int = 12) -> None:
+    """Members join, leave, freeze and die while work comes; the fence and the judge say what came of it."""
+    more = partial(send, group, entities)
     for _ in range(3):
         group.hire()
     more()
@@ -49,8 +58,8 @@ def test_order_is_kept_and_nothing_is_lost_whoever_is_killed_or_frozen(group: Tr
         wait_for(partial(group.stage.begun_again, killed), "somebody takes over from the killed one")
         more()
     group.signal(group.workers[0], signal.SIGTERM)
-    wait_for(lambda: not group.inbox.waiting(), "everything is handled")
-    group.wait_flat()
+    wait_for(lambda: not group.inbox.waiting(), "everything is handled", within=120.0)
+    group.wait_flat(within=120.0)
     assert group.stage.judge(group.put) == []
     assert group.stage.ended() == sum(group.put.values())
 

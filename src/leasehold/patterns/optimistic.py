@@ -1,4 +1,3 @@
-# ruff: noqa: S608 - what is put into the statements is a name of a table that was checked, and our own words
 """Optimistic concurrency: read with a version, write on the condition that it is still that one, else do it again.
 
 It does not promise progress: where many write to the same row, most attempts are in vain. The error at the end says so,
@@ -22,20 +21,29 @@ import asyncio
 import contextvars
 import functools
 import inspect
-import json
 import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, overload
+from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from leasehold import watching
 from leasehold.contention import AGAIN_AFTER, WINDOW
 from leasehold.errors import Misuse, TooManyConflicts, VersionConflict, quoted
-from leasehold.fences.sql_rule import Answer, Ask
-from leasehold.names import check_name, check_wait
-from leasehold.patterns.databases import check_table, handle_of
+from leasehold.names import check_wait
+from leasehold.patterns.versions import AsyncVersions, Versioned, Versions
+
+__all__ = [
+    "AsyncVersions",
+    "Conflicts",
+    "Retry",
+    "Versioned",
+    "Versions",
+    "is_conflict",
+    "must_hold",
+    "retry_on_conflict",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -106,6 +114,32 @@ def _is_failed_precondition(error: BaseException, library: str) -> bool:
     elif library == "urllib":
         status = getattr(error, "code", None)
     return status == _PRECONDITION_FAILED
+
+
+A = TypeVar("A")
+
+
+def must_hold(answer: A) -> A:
+    """Raise `VersionConflict` unless the conditions of an etcd transaction held: no client makes an error of that.
+
+    Takes what the client has answered: an object or a mapping with ``succeeded``, a tuple that begins with it, or that
+    alone.
+
+    >>> must_hold({"header": {}, "succeeded": True})["succeeded"]
+    True
+    """
+    seen: Any = answer[0] if isinstance(answer, tuple) and answer else answer
+    if isinstance(seen, Mapping):
+        seen = seen.get("succeeded", False)  # the JSON gateway leaves out what is false
+    elif not isinstance(seen, bool):
+        seen = getattr(seen, "succeeded", None)
+    if not isinstance(seen, bool):
+        raise Misuse(
+            f"the answer to an etcd transaction says whether it succeeded, and this does not: {quoted(answer)}"
+        )
+    if not seen:
+        raise VersionConflict("the conditions of the transaction did not hold: somebody else wrote first; read again")
+    return answer
 
 
 class Conflicts:
@@ -207,7 +241,10 @@ def retry_on_conflict(function: Callable[P, R], /) -> Callable[P, R]: ...
 
 @overload
 def retry_on_conflict(
-    *, attempts: int = ..., within: float = ..., is_conflict: Callable[[BaseException], bool] = ...
+    *,
+    attempts: int = ...,
+    within: float = ...,
+    is_conflict: Callable[[BaseException], bool] = ...,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
@@ -263,82 +300,3 @@ def _retrying(retry: Retry, function: Callable[..., Any]) -> Callable[..., Any]:
     chosen: Any = call_async if inspect.iscoroutinefunction(function) else call
     chosen.conflicts = conflicts
     return chosen  # type: ignore[no-any-return]
-
-
-class Versioned(NamedTuple):
-    """A value and its version; version 0 is that of a value that is not there."""
-
-    value: Any
-    version: int
-
-
-class Versions:
-    """JSON values with versions in one table, for code without an ORM.
-
-    Give it a connection of sqlite3, psycopg, psycopg2 or PyMySQL, or one of SQLAlchemy or Django. Several values are
-    written together, in one transaction, on the condition that none of them has changed.
-    """
-
-    def __init__(self, connection: Any, *, table: str = "leasehold_version") -> None:
-        self._handle = handle_of(connection)
-        self._table = check_table(table)
-        self._text = "MEDIUMTEXT" if self._handle.dialect == "mysql" else "TEXT"
-
-    def create(self) -> None:
-        """Make the table unless it is there; where you set up your own tables."""
-        # Compared byte by byte: in MySQL, two names that differ only in case would else be one.
-        name = "VARBINARY(255)" if self._handle.dialect == "mysql" else "VARCHAR(255)"
-        with self._handle.setting_up():
-            self._ask(
-                f"CREATE TABLE IF NOT EXISTS {self._table} "
-                f"(name {name} PRIMARY KEY, version BIGINT NOT NULL, value {self._text} NOT NULL)"
-            )
-
-    def read(self, name: str) -> Versioned:
-        """The value of a name; None with version 0 when there is none."""
-        with self._handle.transaction():
-            found = self._ask(f"SELECT value, version FROM {self._table} WHERE name = :name", name=check_name(name))
-        return Versioned(json.loads(found.rows[0][0]), found.rows[0][1]) if found.rows else Versioned(None, 0)
-
-    def write(self, name: str, value: object, version: int) -> int:
-        """Write a value that had this version when it was read; returns its new version."""
-        self.write_all({name: Versioned(value, version)})
-        return version + 1
-
-    def write_all(self, changes: Mapping[str, Versioned]) -> None:
-        """Write several values in one transaction, all or none; raises `VersionConflict` when one has changed."""
-        rows = [(check_name(name), *_checked(change)) for name, change in sorted(changes.items())]
-        with self._handle.transaction():
-            for name, text, version in rows:
-                if not self._written(name, text, version):
-                    raise VersionConflict(
-                        f"{quoted(name)} is not at version {version} any more: somebody else wrote it since it was "
-                        "read; read it again and decide anew"
-                    )
-
-    def _written(self, name: str, text: str, version: int) -> bool:
-        if version:
-            change = f"UPDATE {self._table} SET value = :value, version = version + 1 "
-            return (
-                self._ask(change + "WHERE name = :name AND version = :version", name=name, value=text, version=version)[
-                    0
-                ]
-                == 1
-            )
-        words = {"sqlite": "INSERT OR IGNORE", "mysql": "INSERT IGNORE"}.get(self._handle.dialect, "INSERT")
-        rest = " ON CONFLICT DO NOTHING" if self._handle.dialect == "postgresql" else ""
-        insert = f"{words} INTO {self._table} (name, version, value) VALUES (:name, 1, :value){rest}"
-        return self._ask(insert, name=name, value=text).touched == 1
-
-    def _ask(self, sql: str, **values: object) -> Answer:
-        return self._handle.ask(Ask(sql, values))
-
-
-def _checked(change: Versioned) -> tuple[str, int]:
-    value, version = change
-    if type(version) is not int or version < 0:
-        raise Misuse(f"a version is the int that was read with the value, not {quoted(version)}")
-    try:
-        return json.dumps(value, allow_nan=False, ensure_ascii=False), version
-    except (TypeError, ValueError, RecursionError) as error:
-        raise Misuse(f"the value is not JSON: {quoted(str(error))}") from None

@@ -108,13 +108,21 @@ def _failure(error: Exception) -> EngineError:
     return (OutcomeUnknown if unknown else EngineUnavailable)(f"redis: {kind}: {quoted(str(error))}")
 
 
-class RedisKeys:
-    """Records on the server of a redis-py client (`redis.Redis`)."""
+class _Scripts:
+    """What stores of both worlds have in common."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._claim, self._change, self._forget = map(client.register_script, (_CLAIM, _CHANGE, _FORGET))
         self._note, self._set_note = map(client.register_script, (NOTE, SET_NOTE))
+
+    async def sweep(self, most: int) -> int:
+        """Nothing is left to do: the server forgets by itself."""
+        return 0 * most
+
+
+class RedisKeys(_Scripts):
+    """Records on the server of a redis-py client (`redis.Redis`)."""
 
     async def claim(self, claim: Claim) -> Record:
         """See `Store`."""
@@ -148,10 +156,6 @@ class RedisKeys:
                 raise
             raise _failure(error) from error
 
-    async def sweep(self, most: int) -> int:
-        """Nothing is left to do: the server forgets by itself."""
-        return 0 * most
-
     async def now(self) -> float:
         """See `Store`."""
         seconds, micros = self._guarded(self._client.time)
@@ -162,13 +166,8 @@ class RedisKeys:
         time.sleep(seconds)  # noqa: ASYNC251 - this store blocks
 
 
-class AsyncRedisKeys:
+class AsyncRedisKeys(_Scripts):
     """Records on the server of an asyncio redis-py client (`redis.asyncio.Redis`)."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._claim, self._change, self._forget = map(client.register_script, (_CLAIM, _CHANGE, _FORGET))
-        self._note, self._set_note = map(client.register_script, (NOTE, SET_NOTE))
 
     async def claim(self, claim: Claim) -> Record:
         """See `Store`."""
@@ -201,10 +200,6 @@ class AsyncRedisKeys:
             if not _is_redis_error(error):
                 raise
             raise _failure(error) from error
-
-    async def sweep(self, most: int) -> int:
-        """Nothing is left to do: the server forgets by itself."""
-        return 0 * most
 
     async def now(self) -> float:
         """See `Store`."""
