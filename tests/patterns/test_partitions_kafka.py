@@ -112,6 +112,26 @@ def test_ownership_follows_rebalances_with_rising_tokens_and_nothing_is_lost(tmp
     assert all(seen == sorted(seen) for seen in numbers.values()), "the order of a key was not kept"
 
 
+def test_tokens_rise_also_when_nobody_was_there_for_a_while(tmp_path: Path, brokers: str) -> None:
+    """Our tokens are kept by the engine: a group that begins anew goes on above those of all before."""
+    log: list[tuple[str, int, int, int]] = []
+    producer = Producer({"bootstrap.servers": brokers})
+    highest: dict[int, int] = {}
+    for _ in range(2):
+        for number in range(MESSAGES):
+            producer.produce(TOPIC, key=f"customer-{number % 8}", value=str(number))
+        producer.flush(PATIENT)
+        only = Member(tmp_path / "leases.db", brokers, log)
+        only.start()
+        wait_for(only, MESSAGES)
+        only.until.set()
+        only.join(PATIENT)
+        tokens = {partition: token for _, _, partition, token in log}
+        assert all(tokens[partition] > token for partition, token in highest.items())
+        highest, log[:] = tokens, []
+    assert highest
+
+
 def test_what_is_no_consumer_is_refused(tmp_path: Path) -> None:
     with Leasehold(tmp_path / "leases.db") as locks, pytest.raises(Misuse, match=r"confluent_kafka\.Consumer"):
         KafkaPartitions(locks, object(), "billing")
