@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -49,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--measure", default="", metavar="IDS", help=f"comma-separated, of {', '.join(MEASURES)}")
     parser.add_argument("--from-results", action="store_true", help="take over what other runs have found")
     asked = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended on the way out
     os.environ.setdefault("LEASEHOLD_SERVERS", str(ROOT / ".servers"))
     goals = json.loads(DATA.read_text(encoding="utf-8"))
     by_id = {goal["id"]: goal for goal in goals}
