@@ -17,6 +17,7 @@ from leasehold.sim.bells import SimBell
 from leasehold.sim.history import Event, Freed, Granted, Left, Queued, Unqueued
 from leasehold.sim.network import Channel, Link, Network
 from leasehold.sim.postgres_model import (
+    CLOSED_UNTIL,
     DELAY,
     EXPIRES,
     HOLDER,
@@ -188,7 +189,9 @@ class PostgresSite(Site):
         for (holder, token), (_, expires, delay) in old.items():
             if (holder, token) not in new:
                 lapsed = expires <= clock
-                closed = min(expires, clock) + delay if delay and (lapsed or self._how == "forced") else 0
+                # What was given back in time may be committed later: whether it was lost, the row says.
+                closed_before, is_now = (rows.lease[CLOSED_UNTIL] if rows.lease else 0 for rows in (before, after))
+                closed = is_now if delay and is_now > closed_before else 0
                 until = (closed / 1_000_000 - self.shift) / self.rate if closed else 0.0
                 events.append(Freed(now, name, holder, "lapsed" if lapsed else self._how, until))
         for (holder, token), (mode, _, _) in new.items():
