@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from tests.chaos.planted.bugs import BUGS, Bug, check_that_it_fits
+from tests.chaos.planted.bugs import BUGS, Bug
 
 from leasehold.chaos.faults import FAULTS
 from leasehold.chaos.running import Outcome, Plan, run
@@ -19,7 +21,7 @@ from leasehold.chaos.servers import started
 
 FOLDER = Path(__file__).with_name("planted")
 MEMORY = Path("/dev/shm")
-QUICK = ("release-without-owner-check", "token-deleted-with-the-lease")
+QUICK = ("one-holder-for-all", "token-deleted-with-the-lease")
 CHOSEN = tuple(BUGS) if os.environ.get("LEASEHOLD_PLANT_ALL") else QUICK
 TRIES = 3
 """Chance decides what a run meets; after so many runs a bug counts as not found."""
@@ -65,9 +67,10 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     pytest.fail(f"{name} was not found in {TRIES} runs: {bug.text}")
 
 
-@pytest.mark.parametrize("name", BUGS)
-def test_a_bug_fits_the_code_as_it_is_now(name: str) -> None:
-    check_that_it_fits(name)
+def test_all_bugs_fit_the_code_as_it_is_now() -> None:
+    """In a process of its own, which is spoilt by it."""
+    words = "from tests.chaos.planted.bugs import BUGS, check_that_it_fits\nfor name in BUGS: check_that_it_fits(name)"
+    subprocess.run([sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=True)
 
 
 def test_without_a_bug_nothing_is_found() -> None:
