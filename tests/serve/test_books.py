@@ -22,6 +22,7 @@ from leasehold.core.worlds import run_blocking
 from leasehold.events import Refused
 from leasehold.patterns.jobs import Jobs
 from leasehold.patterns.jobs.book import Book, Ended, Missed, Open, as_text, key_of
+from leasehold.patterns.jobs.jobs import status_of
 from leasehold.patterns.jobs.ledger import book_key, register
 from leasehold.patterns.jobs.shelves import Shelf, notes_with
 from leasehold.serve import books
@@ -153,6 +154,26 @@ def test_many_jobs_are_read_a_part_at_a_time(locks: Leasehold, shelf: Shelf, mon
     keep(shelf, "job-00", Book(schedule="every 60s", cursor=tick(30), missed_in_all=7))
     read.read(within=0)  # at least one at a time, and then they come round again
     assert (read.jobs["job-00"].missed_in_all, len(read.jobs)) == (7, 25)
+    read.close()
+
+
+def test_a_job_is_there_while_its_book_is_read_again(
+    locks: Leasehold, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(books, "LEAST_PAUSE", 0.0)
+    keep(shelf, "job", Book(schedule="every 60s", cursor=tick(30)))
+    read, seen = books.Books(locks, ""), []
+
+    def looked(*told: Any) -> Any:
+        seen.append(read.job("job") is not None)
+        return status_of(*told)
+
+    monkeypatch.setattr(books, "status_of", looked)
+    read.read(within=60)
+    before = read.jobs
+    read.read(within=60)
+    assert seen == [False, True]
+    assert read.jobs is not before  # nobody who goes through them is disturbed
     read.close()
 
 

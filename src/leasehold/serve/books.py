@@ -80,15 +80,18 @@ class Books:
         names = names[:MOST_JOBS]
         self._unread = [name for name in self._unread if name in set(names)] or names
         some, self._unread = self._unread[:MOST_READ], self._unread[MOST_READ:]
+        jobs = dict(self.jobs)  # others read them meanwhile
         for number, name in enumerate(some):
             if number and time.monotonic() > until:
                 self._unread = some[number:] + self._unread
                 break
             book = run_blocking(book_of(notes, self._namespace, name))
-            self.jobs.pop(name, None)
-            if book is not None:
-                self.jobs[name] = status_of(name, book, self._clock + time.monotonic())
-        self.jobs = {name: job for name, job in self.jobs.items() if name in set(names)}
+            if book is None:
+                jobs.pop(name, None)
+            else:
+                jobs[name] = status_of(name, book, self.now)
+        known = set(names)
+        self.jobs = {name: job for name, job in jobs.items() if name in known}
 
     def close(self) -> None:
         """Give back the connection."""
