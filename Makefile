@@ -35,7 +35,7 @@ help:  ## show this help
 demo: $(VENV)/.ready  ## watch a stalled holder's write being refused (no server needed)
 	@$(BIN)/python -m leasehold.demo
 
-test: $(VENV)/.ready-dev servers lint  ## get the servers, lint, check types, run every test
+test: $(VENV)/.ready-dev servers lint  ## get the servers, lint, check types, run the tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not nightly" $(PYTEST_ARGS)
 
 nightly: $(VENV)/.ready-dev servers  ## run the tests that take longest, which `make test` leaves out
