@@ -131,6 +131,27 @@ def test_a_release_without_an_answer_is_repeated(through_proxy: Driven, proxy: P
     assert server.keys() == []
 
 
+def test_what_could_not_be_given_back_does_not_live_on_with_the_leases_of_others(
+    through_proxy: Driven, proxy: Proxy, server: ConsulNode
+) -> None:
+    engine, kept, given_back = through_proxy, want(fresh_name()), want(fresh_name())
+    grant = engine.take(kept)
+    engine.take(given_back)
+    proxy.cut("requests")
+    with pytest.raises(EngineError):
+        engine.release(given_back.name, given_back.holder)
+    proxy.heal()
+    assert len(server.keys()) == 2
+    engine.seconds = 5.0
+    assert engine.renew([Renewal(kept.name, kept.holder, grant.token, kept.ttl)]) == [True]
+    assert len(server.keys()) == 1, "the session of both is kept, and the one key only"
+    assert isinstance(engine.take(given_back), Grant)
+    assert engine.renew([Renewal(kept.name, kept.holder, grant.token, kept.ttl)]) == [True]
+    for one in (kept, given_back):
+        assert engine.release(one.name, one.holder)
+    assert server.keys() == []
+
+
 def test_a_renewal_without_an_answer_is_no_loss(through_proxy: Driven, proxy: Proxy) -> None:
     engine, wanted = through_proxy, want(fresh_name())
     grant = engine.take(wanted)

@@ -92,6 +92,27 @@ def test_a_lost_answer_to_a_release_is_unknown_and_the_retry_says_so(proxy: Prox
     assert isinstance(through_proxy.take(want(wanted.name)), Grant)
 
 
+def test_what_could_not_be_given_back_does_not_live_on_with_the_leases_of_others(
+    proxy: Proxy, through_proxy: Driven, server: EtcdNode
+) -> None:
+    kept, given_back = want(fresh_name()), want(fresh_name())
+    grant = through_proxy.take(kept)
+    through_proxy.take(given_back)
+    proxy.cut("requests")
+    with pytest.raises(EngineError):
+        through_proxy.release(given_back.name, given_back.holder)
+    proxy.heal()
+    assert len(keys_of(server, given_back.name)) == 1
+    through_proxy.seconds = 5.0
+    renewal = Renewal(kept.name, kept.holder, grant.token, kept.ttl)
+    assert _soon(lambda: through_proxy.renew([renewal])) == [True]
+    assert keys_of(server, given_back.name) == [], "the session of both is kept, and the one key only"
+    assert isinstance(through_proxy.take(given_back), Grant)
+    assert through_proxy.renew([renewal]) == [True]
+    for one in (kept, given_back):
+        assert through_proxy.release(one.name, one.holder)
+
+
 def test_a_lost_answer_is_not_followed_by_a_second_request(proxy: Proxy, through_proxy: Driven) -> None:
     """Nothing below the engine sends anything twice."""
     through_proxy.take(want(fresh_name()))

@@ -162,7 +162,11 @@ class ConsulEngine:
         place = self._sessions.known(holder)
         if place is None:  # there is nothing of it, or it ended with its session
             return False
-        was_there = await self._delete(place, until)
+        try:
+            was_there = await self._delete(place, until)
+        except BaseException:
+            self._sessions.owe(place)
+            raise
         self._sessions.forget(holder)
         await self._requests.end_idle(all_idle=False, until=until)
         return was_there and not place.waits

@@ -84,6 +84,7 @@ class Place:
         "incumbent",
         "key",
         "modified",
+        "owed",
         "patient_until",
         "session",
         "token",
@@ -122,6 +123,8 @@ class Place:
         """Until when it is ready to wait."""
         self.uncertain = False
         """Whether a request of it got no answer, or was interrupted, and may still be carried out."""
+        self.owed = False
+        """Whether it should have been given back, and could not be."""
 
     def hang_on(self, session: Session) -> None:
         """Its key hangs on another session from now on."""
@@ -129,12 +132,17 @@ class Place:
         self.session = session
         session.places += 1
 
+    def owe(self) -> None:
+        """See to it that the key is deleted whenever a session is renewed that it may hang on."""
+        self.owed = True
+        for session in (self._origin, self.home, self.session):
+            session.debts[self.key] = None
+
     def give_up(self) -> None:
         """It is over, and the slot is free if it is certain that nothing more will happen to it."""
         self.session.places -= 1
         if self.uncertain:
-            for session in (self._origin, self.home, self.session):
-                session.debts[self.key] = None
+            self.owe()
         elif self._slot is not None:
             taken = self._origin.slots[self._kind]
             taken.discard(self._slot)
@@ -162,7 +170,7 @@ class Sessions:
         """The place of an attempt, on a session that has not ended as far as is known."""
         with self._lock:
             place = self._places.get(want.holder)
-            if place is None or place.session.dead:
+            if place is None or place.session.dead or place.owed:
                 if place is not None:
                     self._give_up(place)
                 place = self._places[want.holder] = Place(self._session(want.ttl, now), keys, want)
@@ -209,8 +217,17 @@ class Sessions:
             if place is not None:
                 self._give_up(place)
 
+    def owe(self, place: Place) -> None:
+        """The attempt is over, and its key could not be deleted: others may keep alive the session that it hangs on."""
+        with self._lock:
+            place.owe()
+            self._retire_indebted()
+
     def _give_up(self, place: Place) -> None:
         place.give_up()
+        self._retire_indebted()
+
+    def _retire_indebted(self) -> None:
         indebted = {kind: one for kind, one in self._current.items() if one.debts}
         for kind, session in indebted.items():
             del self._current[kind]

@@ -178,7 +178,11 @@ class EtcdEngine:
         if place is None:  # there is nothing of it, or it ended with its session
             return False
         request = messages.delete(place.key)
-        deleted, _ = await self._requests.ask(messages.DELETE, request, until, messages.deletion_of, place)
+        try:
+            deleted, _ = await self._requests.ask(messages.DELETE, request, until, messages.deletion_of, place)
+        except BaseException:
+            self._sessions.owe(place)
+            raise
         self._sessions.forget(holder)
         return deleted > 0 and place.blockade is None
 

@@ -83,6 +83,7 @@ class Place:
         "incumbent",
         "key",
         "may_hang_on",
+        "owed",
         "revision",
         "session",
         "token",
@@ -110,6 +111,8 @@ class Place:
         """At which revision this was so."""
         self.uncertain = False
         """Whether a request of it got no answer, or was interrupted, and may still be carried out."""
+        self.owed = False
+        """Whether it should have been given back, and could not be."""
 
     def hang_on(self, session: Session) -> None:
         """Its key hangs on another session from now on."""
@@ -117,12 +120,17 @@ class Place:
         self.session = session
         session.places += 1
 
+    def owe(self) -> None:
+        """See to it that the key is deleted whenever a session is refreshed that it may hang on."""
+        self.owed = True
+        for session in self.may_hang_on:
+            session.debts[self.key] = None
+
     def give_up(self) -> None:
         """It is over, and the slot is free if it is certain that nothing more will happen to it."""
         self.session.places -= 1
         if self.uncertain:
-            for session in self.may_hang_on:
-                session.debts[self.key] = None
+            self.owe()
             return
         taken = self._origin.slots[self._kind]
         taken.discard(self._slot)
@@ -148,7 +156,7 @@ class Sessions:
         """The place of an attempt, on a session that is not over."""
         with self._lock:
             place = self._places.get(want.holder)
-            if place is None or place.session.over(now):
+            if place is None or place.session.over(now) or place.owed:
                 if place is not None:
                     place.give_up()
                 place = self._places[want.holder] = Place(self._session(want.ttl, now), keys, want.mode)
@@ -196,6 +204,11 @@ class Sessions:
             place = self._places.pop(holder, None)
             if place is not None:
                 place.give_up()
+
+    def owe(self, place: Place) -> None:
+        """The attempt is over, and its key could not be deleted: others may keep alive the session that it hangs on."""
+        with self._lock:
+            place.owe()
 
     def bury(self, session: Session) -> None:
         """Etcd has ended the session, and with it all that hung on it."""
