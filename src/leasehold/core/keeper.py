@@ -27,6 +27,9 @@ LOOKING = NEVER
 LARGEST_BATCH = 500
 SHORTEST_REQUEST = 0.05
 LONGEST_REQUEST = 5.0
+STAYS = 90.0
+"""For how long at least to try to give something back, in seconds: a place in a queue may stay nearly as long by
+itself, and costs those behind it."""
 
 
 class Alarm(Protocol):
@@ -118,7 +121,7 @@ class Keeper:
 
     def abandon(self, want: Want, done: Callable[[], object] = lambda: None) -> None:
         """Give back whatever the engine holds for this attempt, in the background."""
-        self._chores.append(Chore(want, self._world.now() + want.ttl, done))
+        self._chores.append(Chore(want, self._world.now() + max(want.ttl, STAYS), done))
         self._chore_alarm.ring()
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 
 from leasehold import AsyncLease, Capability, EngineError, LeaseLost, NotAcquired
+from leasehold.testing.contract.queueing import queue_up
 from leasehold.testing.stage import Stage, scenario
 from leasehold.worlds import boot_clock
 
@@ -123,6 +124,22 @@ async def test_no_lost_request_is_noticed(stage: Stage) -> None:
     for after in range(MOST_REQUESTS):
         if not await _take_and_release(stage, "request", after):
             return
+
+
+@scenario("proxy", Capability.INSPECT, Capability.FAIR, worlds=("asyncio",))
+async def test_a_place_in_the_queue_is_given_back_though_the_outage_outlasts_the_ttl(stage: Stage) -> None:
+    proxy, name, observer = stage.proxy(), stage.name(), stage.client()
+    held = await observer.lock(name, ttl=60).acquire()
+    waiting = asyncio.create_task(stage.client(through=proxy).lock(name, ttl=stage.ttl, wait=120).acquire())
+    await queue_up(stage, observer, name, 1)
+    proxy.black_hole()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await asyncio.sleep(stage.ttl + 0.5)
+    proxy.heal()
+    await queue_up(stage, observer, name, 0)
+    await held.release()
 
 
 @scenario("proxy", Capability.INSPECT, Capability.OUTLIVES_CONNECTION)

@@ -16,7 +16,7 @@ TTL = 20.0
 CROWD = 50
 
 
-async def _queue_up(stage: Stage, locks: AsyncLeasehold, name: str, waiters: int) -> None:
+async def queue_up(stage: Stage, locks: AsyncLeasehold, name: str, waiters: int) -> None:
     """Wait until so many are in the queue."""
     give_up_at = boot_clock() + 5 + stage.slack
     while (status := await locks.status(name)) is None or len(status.waiters) != waiters:
@@ -38,7 +38,7 @@ async def test_waiters_are_served_in_the_order_of_their_arrival(stage: Stage) ->
     waiting = []
     for number in range(9):
         waiting.append(asyncio.create_task(wait_in_line(number)))
-        await _queue_up(stage, clients[0], name, number + 1)
+        await queue_up(stage, clients[0], name, number + 1)
     await held.release()
     tokens = await asyncio.gather(*waiting)
     assert order == list(range(9))
@@ -53,7 +53,7 @@ async def test_nobody_barges_past_a_waiter(stage: Stage) -> None:
     for _ in range(10):
         held = await locks.lock(name, ttl=TTL, wait=0).acquire()
         waiting = asyncio.create_task(other.lock(name, ttl=TTL, wait=10).acquire())
-        await _queue_up(stage, locks, name, 1)
+        await queue_up(stage, locks, name, 1)
         await held.release()
         assert await locks.lock(name, ttl=TTL).try_acquire() is None
         await (await waiting).release()
@@ -68,9 +68,9 @@ async def test_a_waiter_that_died_or_hangs_costs_the_others_its_turn_and_no_more
     late = stopped.ask("acquire", name=hung, ttl=TTL, wait=60)
     waiting = {}
     for name in held:
-        await _queue_up(stage, locks, name, 1)
+        await queue_up(stage, locks, name, 1)
         waiting[name] = [asyncio.create_task(_hold_briefly(locks, name)) for _ in range(3)]
-        await _queue_up(stage, locks, name, 4)
+        await queue_up(stage, locks, name, 4)
     await killed.kill()
     assert lost.done()
     stopped.stop()
