@@ -22,6 +22,7 @@ from leasehold import Leasehold
 from leasehold.errors import Misuse, StaleToken, TokenJump
 from leasehold.fences import AsyncSqlFence, SqlFence
 from leasehold.fences.rule import DAY
+from leasehold.fences.sql_handles import blocking_handle
 from leasehold.fences.sql_rule import Portable
 
 WAYS = [
@@ -165,6 +166,21 @@ def test_ending_the_transaction_inside_of_the_block_is_found(guard: SqlGuard, en
         guard.ask("BEGIN")
         guard.put("not fenced")
     assert guard.peek() is None
+
+
+def test_a_block_in_a_block_that_has_asked_nothing_yet_joins_it(sql_url_of: UrlOf, resource: str) -> None:
+    guard = opened("pymysql mysql", sql_url_of, resource)
+    handle = blocking_handle(guard.given)
+    guard.given.autocommit(False)
+    with pytest.raises(ZeroDivisionError), handle.transaction():
+        with handle.transaction():
+            guard.put("inner")
+        raise ZeroDivisionError
+    guard.given.autocommit(True)
+    assert guard.another().peek() is None, "the outer one undoes it"
+    with handle.transaction():
+        guard.put("whole")
+    assert guard.another().peek() == "whole"
 
 
 def test_psycopg_forbids_a_commit_inside_of_the_block(sql_url_of: UrlOf, resource: str) -> None:

@@ -240,6 +240,11 @@ class _Watch:
         self._connection, self._was_open, self._asyncio = connection, _is_open(connection), asyncio
         self.ended = False
 
+    @classmethod
+    def is_on(cls, connection: Any) -> bool:
+        """Whether a block lasts that has asked nothing yet: without autocommit the server knows of no transaction."""
+        return cls._METHODS[0] in vars(connection)
+
     def __enter__(self) -> Self:
         for name in self._METHODS:
             inner = getattr(self._connection, name)
@@ -314,7 +319,7 @@ class PyMySql(_MySql):
 
     def transaction(self) -> AbstractContextManager[object]:
         """A transaction, or a part of the one that is open."""
-        return self._part() if self.in_transaction() else self._whole()
+        return self._part() if self.in_transaction() or _Watch.is_on(self._connection) else self._whole()
 
     def setting_up(self) -> AbstractContextManager[object]:
         """MySQL ends a transaction, and every savepoint in it, where a table is made."""
@@ -370,7 +375,7 @@ class AsyncMySql(_MySql):
 
     def transaction(self) -> AbstractAsyncContextManager[object]:
         """A transaction, or a part of the one that is open."""
-        return self._part() if self.in_transaction() else self._whole()
+        return self._part() if self.in_transaction() or _Watch.is_on(self._connection) else self._whole()
 
     def setting_up(self) -> AbstractAsyncContextManager[object]:
         """MySQL ends a transaction, and every savepoint in it, where a table is made."""
