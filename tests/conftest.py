@@ -15,17 +15,6 @@ import servers
 # Where the servers are that were unpacked for the tests, in the words of those who start servers of their own.
 os.environ.setdefault("LEASEHOLD_SERVERS", str(servers.CACHE))
 
-# `make test` has to end in twenty minutes on two processors; these have a command of their own.
-NIGHTLY = (
-    "tests/contract/test_mysql_session.py",
-    "tests/contract/test_postgres_session.py",
-    "tests/chaos/test_faults.py",
-    "tests/chaos/test_peers.py",
-    "tests/chaos/test_servers.py",
-    "tests/patterns/test_partitions_kafka.py",
-    "tests/patterns/test_partitions_engines.py",
-)
-
 CONTRACT = "tests/contract/test_contract.py"
 
 # Started in the background or under nohup, a process inherits that these are ignored, and would hand that on to every
@@ -47,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         # Valkey is asked by the same words as Redis; its own tests of the server stay.
-        if item.nodeid.startswith(NIGHTLY) or (item.nodeid.startswith(CONTRACT) and "[valkey" in item.nodeid):
+        if item.nodeid.startswith(CONTRACT) and "[valkey" in item.nodeid:
             item.add_marker(pytest.mark.nightly)
 
 

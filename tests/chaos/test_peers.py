@@ -18,7 +18,7 @@ from leasehold.chaos.site import Server
 from leasehold.errors import Misuse
 
 # What libraries leave open, or say about themselves, is not ours to turn into errors.
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.nightly]
 MEMORY = Path("/dev/shm")
 INSTALLED = [name for name, kind in PEERS.items() if kind.installed()]
 TTL = 2.0
@@ -98,7 +98,6 @@ def test_a_lock_that_ran_out_is_known_to_have(kind: type[Peer], engine: tuple[st
             assert successor.release()
 
 
-@pytest.mark.skipif("kazoo" not in INSTALLED, reason="make peers installs it")
 def test_kazoo_is_heard_when_it_tells_of_a_loss() -> None:
     with memory() as folder, started("zookeeper", folder) as (url, [server]), client(PEERS["kazoo"], url) as one:
         told: list[bool] = []
@@ -123,4 +122,4 @@ def test_a_peer_says_what_it_has_not_and_how_it_is_installed(monkeypatch: pytest
 
 
 def test_those_of_the_development_tools_are_there() -> None:
-    assert {"redis-py", "python-redis-lock"} <= set(INSTALLED)
+    assert {"redis-py", "python-redis-lock", "kazoo"} <= set(INSTALLED)

@@ -17,6 +17,8 @@ from leasehold.chaos.servers.redis import RedisServer
 from leasehold.chaos.servers.shim import Shim
 from leasehold.chaos.site import Server
 
+pytestmark = pytest.mark.nightly
+
 MEMORY = Path("/dev/shm")
 
 

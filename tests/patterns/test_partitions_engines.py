@@ -16,6 +16,8 @@ from tests.support.zookeeper_server import running_zookeeper
 from leasehold import Leasehold, NotSupported
 from leasehold.patterns.partitions import Entities, Partitions, Writer
 
+pytestmark = pytest.mark.nightly
+
 COUNT = 8
 PATIENT = 60.0
 TTL = 20.0

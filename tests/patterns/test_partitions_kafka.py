@@ -18,6 +18,8 @@ from confluent_kafka import Consumer, Producer
 from leasehold import Leasehold, Misuse
 from leasehold.patterns.partitions.kafka import KafkaPartitions
 
+pytestmark = pytest.mark.nightly
+
 TOPIC = "orders"
 MESSAGES = 48
 PATIENT = 60.0
