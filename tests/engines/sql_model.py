@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from leasehold.core import table
 from leasehold.core.engine import Busy, Grant, Mode, Renewal, Suspect, Want
-from leasehold.core.table import Ask, Entry, Refused, Taken
+from leasehold.core.table import LATENESS, Ask, Entry, Refused, Taken
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.sql_lease import SqlLeaseEngine
 from leasehold.wires.sql_table import KEEP_IDLE
@@ -234,7 +234,7 @@ class EngineAndTable(RuleBasedStateMachine):
                 (seat.token, seat.mode, (seat.expires - now) / 1e6) for seat in expected.seats
             ]
             assert [(w.mode, w.about, w.patience_left) for w in status.waiters] == [
-                (place.mode, place.about, (place.until - now) / 1e6) for place in expected.queue
+                (place.mode, place.about, max(place.until - LATENESS - now, 0) / 1e6) for place in expected.queue
             ]
             assert status.token == expected.token
             assert status.closed_for == max(expected.closed_until - now, 0) / 1e6

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from leasehold.core.engine import Mode
+from leasehold.core.engine import HolderStatus, Mode, NameStatus, WaiterStatus
 
 TURN = 2_000_000
 """How long a woken waiter may take to claim its turn."""
@@ -282,3 +282,20 @@ def _longest_silence(rank: int) -> int:
     that a missed turn costs no more than the turn, and all of them together about once a second.
     """
     return min(rank * (rank + 1) // 2 * TURN, LONGEST_SILENCE) if rank else LONGEST_SILENCE
+
+
+def status_of(name: str, entry: Entry, now: int) -> NameStatus:
+    """What a person may know of a name."""
+    holders = (
+        HolderStatus(one.token, one.mode, one.about, (now - one.since) / 1e6, (one.expires - now) / 1e6)
+        for one in entry.seats
+    )
+    waiters = (
+        WaiterStatus(one.mode, one.about, (now - one.since) / 1e6, patience_left(one.until, now)) for one in entry.queue
+    )
+    return NameStatus(name, entry.token, tuple(holders), tuple(waiters), max(entry.closed_until - now, 0) / 1e6)
+
+
+def patience_left(until: float, now: int) -> float:
+    """In how many seconds a waiter looks by itself or leaves, whose place is given up at `until`."""
+    return max(until - LATENESS - now, 0) / 1e6

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from leasehold.core.engine import HolderStatus, Mode, NameStatus, WaiterStatus
+from leasehold.core.table import patience_left
 
 _HEAD: Final = re.compile(rb"(\d+)(?:;(\d+),(\d+),(\d+),(none|shared|permit))?(?: (\S+) (.*))?", re.DOTALL)
 _SEAT: Final = re.compile(rb"(\d+) (\d+) (\d+) (\d+) (\d+) (.*)", re.DOTALL)
@@ -87,5 +88,5 @@ def _waiters(queue: list[Any], untils: dict[Any, Any], places: dict[Any, Any], n
                 cast("Mode", mode.decode()),
                 about.decode("utf-8", "replace"),
                 (now - int(since)) / 1e6,
-                (until - now) / 1e6,
+                patience_left(until, now),
             )

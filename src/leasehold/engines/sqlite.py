@@ -20,13 +20,11 @@ from leasehold.core.engine import (
     Facts,
     Grant,
     Guarantee,
-    HolderStatus,
     Incumbent,
     NameStatus,
     Purpose,
     Renewal,
     Suspect,
-    WaiterStatus,
     Want,
 )
 from leasehold.core.table import Ask, Place, Refused, Released, Taken
@@ -235,16 +233,7 @@ class SqliteEngine:
             return None
         entry = record.entry
         table.renew(entry, "", 0, 0, now)  # of nobody's lease: drops what has run out, and no more
-        return NameStatus(
-            name,
-            entry.token,
-            tuple(
-                HolderStatus(s.token, s.mode, s.about, (now - s.since) / 1e6, (s.expires - now) / 1e6)
-                for s in entry.seats
-            ),
-            tuple(WaiterStatus(p.mode, p.about, (now - p.since) / 1e6, (p.until - now) / 1e6) for p in entry.queue),
-            max(entry.closed_until - now, 0) / 1e6,
-        )
+        return table.status_of(name, entry, now)
 
     async def names(self, *, after: str | None, limit: int, until: float) -> list[str]:
         """Names that are held or waited for, in the order of their code points, following `after`."""

@@ -15,7 +15,7 @@ from copy import copy
 from typing import Any, Final, NamedTuple
 
 from leasehold.core import table
-from leasehold.core.engine import HolderStatus, NameStatus, WaiterStatus
+from leasehold.core.engine import NameStatus
 from leasehold.core.table import Entry, Place, Seat
 from leasehold.wires.sqlite_rows import ALL, QUEUE, SEATS
 
@@ -288,16 +288,7 @@ class Record:
             return None
         self.lapse()
         entry, now = self.entry, self.now
-        return NameStatus(
-            self._key[1],
-            entry.token,
-            tuple(
-                HolderStatus(s.token, s.mode, s.about, (now - s.since) / 1e6, (s.expires - now) / 1e6)
-                for s in entry.seats
-            ),
-            tuple(WaiterStatus(p.mode, p.about, (now - p.since) / 1e6, (p.until - now) / 1e6) for p in entry.queue),
-            max(entry.closed_until - now, 0) / 1e6,
-        )
+        return table.status_of(self._key[1], entry, now)
 
 
 _NO_LEASE: Final = (None, 0, 0, 0, 0, 0, "")
