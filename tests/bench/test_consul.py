@@ -13,6 +13,8 @@ from tests.support.etcd_server import free_port
 from leasehold import EngineUnavailable
 from leasehold.bench import contended, run, uncontended
 
+pytestmark = pytest.mark.nightly
+
 
 def test_leasehold_is_measured_beside_the_floor_and_a_lock_by_hand() -> None:
     with running_consul() as server:

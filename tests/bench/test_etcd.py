@@ -11,6 +11,8 @@ from tests.support.etcd_server import free_port, running_etcd
 from leasehold import EngineUnavailable
 from leasehold.bench import contended, run, uncontended
 
+pytestmark = pytest.mark.nightly
+
 
 def test_leasehold_is_measured_beside_the_floor(tmp_path: Path) -> None:
     with running_etcd(tmp_path) as server:

@@ -9,6 +9,8 @@ from tests.support.mariadb_server import PASSWORD, MariadbServer, running_mariad
 from leasehold.bench import contended, run, uncontended
 from leasehold.bench.results import Results
 
+pytestmark = pytest.mark.nightly
+
 BY_HAND = "GET_LOCK by hand, PyMySQL"
 
 

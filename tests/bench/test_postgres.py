@@ -9,6 +9,8 @@ from tests.support.postgres_server import PASSWORD, PostgresServer, running_post
 from leasehold.bench import contended, run, uncontended
 from leasehold.bench.results import Results
 
+pytestmark = pytest.mark.nightly
+
 
 def left_by_the_benchmark(server: PostgresServer) -> list[tuple[str]]:
     return server.sql(

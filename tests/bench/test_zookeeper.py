@@ -11,6 +11,8 @@ from tests.support.zookeeper_server import running_zookeeper
 from leasehold import EngineUnavailable
 from leasehold.bench import contended, run, uncontended
 
+pytestmark = pytest.mark.nightly
+
 
 def test_leasehold_is_measured_beside_the_floor() -> None:
     with running_zookeeper() as server:

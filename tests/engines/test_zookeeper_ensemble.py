@@ -63,8 +63,15 @@ def waits(client: Leasehold, name: str) -> bool:
     return status is not None and bool(status.waiters)
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
-@pytest.mark.parametrize("whose", ["leader", "follower"])
+@pytest.mark.parametrize(
+    ("whose", "how"),
+    [
+        ("leader", "killed"),
+        ("follower", "stopped"),
+        pytest.param("leader", "stopped", marks=pytest.mark.nightly),
+        pytest.param("follower", "killed", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_lost_server_costs_neither_the_lease_nor_the_place_in_the_queue(
     ensemble: ZooKeeperEnsemble, whose: str, how: str
 ) -> None:

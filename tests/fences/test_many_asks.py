@@ -34,7 +34,7 @@ def opened(
             yield guard, None
 
 
-@pytest.mark.parametrize("kind", [*FENCES, *ASYNC_ADAPTERS])
+@pytest.mark.parametrize("kind", [*FENCES, *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ASYNC_ADAPTERS)])
 def test_many_asks_leave_no_more_than_one(
     kind: str, resource: str, address_of: Callable[[str], str], fresh_of: Callable[..., Callable[[], Guard]]
 ) -> None:

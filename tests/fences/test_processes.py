@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.fences.guards import Guard
-from tests.fences.registry import FENCES, KINDS, every_kind, opened
+from tests.fences.registry import ASYNC_ADAPTERS, FENCES, KINDS, every_kind, opened
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tools")])}
@@ -52,7 +52,7 @@ def scene(request: pytest.FixtureRequest, resource: str, address_of: Callable[[s
 every_fence = pytest.mark.parametrize("scene", FENCES, indirect=True)
 
 
-@pytest.mark.parametrize("scene", every_kind(), indirect=True)
+@pytest.mark.parametrize("scene", every_kind((*FENCES, *ASYNC_ADAPTERS)), indirect=True)
 def test_a_holder_that_was_stopped_is_refused_after_it_thaws(scene: Scene) -> None:
     with scene.holder("stall", 33) as stalled:
         _, status = os.waitpid(stalled.pid, os.WUNTRACED)
