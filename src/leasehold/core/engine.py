@@ -154,6 +154,8 @@ class Facts(NamedTuple):
     least_ttl: float
     extra_margin: float = 0.0
     """What this engine adds to the drift margin of a lease, in seconds."""
+    place_stays: float = 0.0
+    """For how long at most a place in the queue stays by itself, in seconds, where that is longer than a lease does."""
 
 
 class Engine(Protocol):

@@ -27,9 +27,6 @@ LOOKING = NEVER
 LARGEST_BATCH = 500
 SHORTEST_REQUEST = 0.05
 LONGEST_REQUEST = 5.0
-STAYS = 90.0
-"""For how long at least to try to give something back, in seconds: a place in a queue may stay nearly as long by
-itself, and costs those behind it."""
 
 
 class Alarm(Protocol):
@@ -63,11 +60,11 @@ class Notes(Protocol):
 class Chore:
     """Something to give back. `done` is called when the engine has answered, or when it no longer matters."""
 
-    __slots__ = ("done", "due", "looked", "until", "want")
+    __slots__ = ("done", "due", "looked", "since", "want")
 
-    def __init__(self, want: Want, until: float, done: Callable[[], object]) -> None:
-        """After `until` the engine has let go by itself."""
-        self.want, self.until, self.done = want, until, done
+    def __init__(self, want: Want, since: float, done: Callable[[], object]) -> None:
+        """It was to be given back from then on."""
+        self.want, self.since, self.done = want, since, done
         self.looked, self.due = False, 0.0
 
 
@@ -121,7 +118,7 @@ class Keeper:
 
     def abandon(self, want: Want, done: Callable[[], object] = lambda: None) -> None:
         """Give back whatever the engine holds for this attempt, in the background."""
-        self._chores.append(Chore(want, self._world.now() + max(want.ttl, STAYS), done))
+        self._chores.append(Chore(want, self._world.now(), done))
         self._chore_alarm.ring()
 
     def close(self) -> None:
@@ -234,7 +231,8 @@ class Keeper:
             due = [chore for chore in self._chores if chore.due <= now or self.closing]
             for chore in due:
                 self._chores.remove(chore)
-                if await self._give_back(engine, chore) or self._world.now() >= chore.until:
+                lasts = max(chore.want.ttl, engine.facts.place_stays)  # after which the engine has let go by itself
+                if await self._give_back(engine, chore) or self._world.now() >= chore.since + lasts:
                     chore.done()
                 else:
                     chore.due = self._world.now() + 0.1 + 0.4 * self._world.chance()

@@ -25,6 +25,8 @@ LONGEST_SILENCE = 75_000_000
 LATENESS = 5_000_000
 """How much later than it was told to a waiter may ask again, or leave, and still keep its place until then: so much
 before a place is given up, its waiter has looked by itself."""
+PLACE_STAYS = (LONGEST_SILENCE + LATENESS) / 1e6
+"""In seconds, for how long a place stays that nobody comes back to."""
 NEAR = 8
 """So many of those who wait look when the lease ends, not only in their turn: one of them is likely to be the head by
 then, and need not be told."""

@@ -6,6 +6,7 @@ import warnings
 from typing import Any, Final
 
 from leasehold.core.engine import Capability, Facts, Guarantee
+from leasehold.core.table import PLACE_STAYS
 from leasehold.engines.sql_lease import LEAST_TTL
 from leasehold.engines.sql_session import SESSION_CAPABILITIES
 from leasehold.errors import GuaranteeWarning
@@ -94,7 +95,7 @@ _CAPABILITIES: Final = frozenset(Capability) - {Capability.TOKEN_SURVIVES_FAILOV
 
 def lease_facts(address: str) -> Facts:
     """Describe leases in tables."""
-    return Facts("postgresql", address, _CAPABILITIES, _LEASE, LEAST_TTL)
+    return Facts("postgresql", address, _CAPABILITIES, _LEASE, LEAST_TTL, place_stays=PLACE_STAYS)
 
 
 def session_facts(address: str) -> Facts:

@@ -7,6 +7,7 @@ import warnings
 from typing import Any, Final
 
 from leasehold.core.engine import Capability, Facts, Guarantee
+from leasehold.core.table import PLACE_STAYS
 from leasehold.errors import GuaranteeTooWeak, GuaranteeWarning
 from leasehold.wires.redis_target import Target
 
@@ -66,7 +67,7 @@ _SENTINEL: Final = Guarantee(
 def facts_of(target: Target) -> Facts:
     """Describe a target, before anything is sent to it."""
     guarantee = _ONE_PRIMARY if target.service is None else _SENTINEL
-    return Facts("redis", target.address, _CAPABILITIES, guarantee, LEAST_TTL)
+    return Facts("redis", target.address, _CAPABILITIES, guarantee, LEAST_TTL, place_stays=PLACE_STAYS)
 
 
 def check_correctness(address: str, replication: Any, memory: Any, persistence: Any) -> None:

@@ -296,7 +296,14 @@ class SqliteFamily:
         self._file, self._namespace, self._clock, self._read_mounts = file, namespace, clock, read_mounts
         self._push = push and can_push(file.path)
         missing = {Capability.TOKEN_SURVIVES_FAILOVER} | (set() if self._push else {Capability.PUSH_WAIT})
-        self.facts = Facts("sqlite", file.address, frozenset(Capability) - missing, GUARANTEE, LEAST_TTL)
+        self.facts = Facts(
+            "sqlite",
+            file.address,
+            frozenset(Capability) - missing,
+            GUARANTEE,
+            LEAST_TTL,
+            place_stays=table.PLACE_STAYS,
+        )
 
     def blocking(self) -> Engine:
         """An engine whose operations block. Threads may share it."""
