@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from importlib.resources import files
 from pathlib import Path
 
@@ -125,14 +126,24 @@ def test_keys_find_and_open_names(browser: Browser, served: Served, locks: Lease
         lease.release()
 
 
+def open_details(page: Page, row: str) -> None:
+    """Rows move while the page is live, so that a click may miss: click until one has hit."""
+    until = time.monotonic() + 60
+    while not page.value("document.querySelector('dialog[open]') !== null"):
+        assert time.monotonic() < until, f"no dialog opens for {row}"
+        page.click(row)
+        time.sleep(0.3)
+
+
 def test_hostile_names_are_text(browser: Browser, served: Served, locks: Leasehold) -> None:
     leases = [locks.lock(name, ttl=600).acquire() for name in HOSTILE]
     page = opened(browser, served)
     shows(page, *sorted(HOSTILE))
     for number in range(len(HOSTILE)):
-        page.click(f"tbody tr:nth-child({number + 1})")
+        open_details(page, f"tbody tr:nth-child({number + 1})")
         page.wait_for("document.getElementById('d-body').innerText.includes('holder@')", "its details")
         page.press("Escape")
+        page.wait_for("document.querySelector('dialog[open]') === null", "the dialog is closed")
     assert page.value("document.title") == "Leasehold"
     assert page.value("document.querySelectorAll('td img, td script, dialog img').length") == 0
     assert page.value("document.documentElement.scrollWidth <= innerWidth") is True
@@ -160,7 +171,7 @@ def test_a_name_is_released_by_force(browser: Browser, serve: ServeIt, locks: Le
     lease = locks.lock("stuck", ttl=600).acquire()
     page = opened(browser, served)
     shows(page, "stuck")
-    page.click("tbody tr")
+    open_details(page, "tbody tr")
     page.wait_for("!document.getElementById('break').hidden", "it can be released")
     page.value("document.getElementById('because').focus()")
     page.press("Enter")  # nothing happens without a reason
