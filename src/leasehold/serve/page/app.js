@@ -359,7 +359,8 @@ function describe(one) {
   $("break").hidden = !(canBreak && one.holders.length) && !$("d-told").textContent;
 }
 
-$("details").addEventListener("close", () => { open = null; });
+// The news of a closing comes late: by then the dialog may be open for the next one.
+$("details").addEventListener("close", () => { if (!$("details").open) open = null; });
 $("details").addEventListener("click", (event) => { if (event.target === $("details")) $("details").close(); });
 $("break").addEventListener("submit", async (event) => {
   event.preventDefault();
