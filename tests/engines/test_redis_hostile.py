@@ -110,8 +110,7 @@ def operations(engine: RedisEngine) -> dict[str, Callable[[], Coroutine[Any, Any
     until = engine.world.now() + 0.05
     return {
         "take": lambda: engine.take(MINE, until=until),
-        # Of a kind that asks the whole table at once: a shortcut that finds the name taken would ask twice.
-        "queue": lambda: engine.take(MINE._replace(mode="shared"), until=until, patience=5.0),
+        "queue": lambda: engine.take(MINE, until=until, patience=5.0),
         "renew": lambda: engine.renew([LEASE, LEASE], until=until),
         "release": lambda: engine.release("n", MINE.holder, until=until),
         "status": lambda: engine.status("n", until=until),

@@ -45,7 +45,7 @@ def with_test_clock(script: Script) -> str:
     return script.text.replace("redis.call('TIME')", f"redis.call('LRANGE', '{CLOCK}', 0, 1)")
 
 
-NAMES = ("TAKE_IDLE", "TAKE", "RENEW", "RELEASE_ALONE", "RELEASE", "FORCE_RELEASE", "STATUS")
+NAMES = ("TAKE", "RENEW", "RELEASE", "FORCE_RELEASE", "STATUS")
 TEXTS = {name: with_test_clock(getattr(scripts, name)) for name in NAMES}
 
 
@@ -82,8 +82,7 @@ class ScriptsAndTable(RuleBasedStateMachine):
         self.ask_server.all(("DEL", CLOCK), ("RPUSH", CLOCK, self.now // 1_000_000, self.now % 1_000_000))
 
     def run_script(self, name: str, *arguments: Any) -> Any:
-        keys = self.keys[: getattr(scripts, name).keys]
-        return self.ask_server("EVALSHA", self.digests[name], len(keys), *keys, *map(str, arguments))
+        return self.ask_server("EVALSHA", self.digests[name], len(self.keys), *self.keys, *map(str, arguments))
 
     def woken(self) -> list[str]:
         """Whom the server has woken since the last look."""
@@ -124,7 +123,6 @@ class ScriptsAndTable(RuleBasedStateMachine):
         connection=CONNECTIONS,
         suspects=st.sampled_from(["nobody", "nobody", "nobody", "the first", "an old beat"]),
         floor=FLOORS,
-        shortcut=st.booleans(),
     )
     def take(
         self,
@@ -138,7 +136,6 @@ class ScriptsAndTable(RuleBasedStateMachine):
         *,
         suspects: str,
         floor: int,
-        shortcut: bool,
     ) -> None:
         suspect = None
         if suspects != "nobody" and self.entry.seats:
@@ -151,11 +148,7 @@ class ScriptsAndTable(RuleBasedStateMachine):
         terms = (holder, floor, mode, RETENTION + (ttl + delay + 999) // 1000, f"{ttl} {delay} {about}", limit)
         waits = ("" if patience is None else patience, *(suspect or ("", "")), address)
         short = patience is None and suspect is None
-        reply = None
-        if shortcut and mode == "exclusive" and suspect is None:
-            reply = self.run_script("TAKE_IDLE", *terms[:5])
-        if reply is None:
-            reply = self.run_script("TAKE", *terms, *(() if short else waits))
+        reply = self.run_script("TAKE", *terms, *(() if short else waits))
         if isinstance(expected, Taken):
             assert reply == b"%d %b" % (expected.token, holder.encode())
             told = self.woken()
@@ -173,11 +166,10 @@ class ScriptsAndTable(RuleBasedStateMachine):
         assert self.run_script("RENEW", holder, token, ttl) == (b"%d" % token if expected else 0)
         assert self.woken() == []
 
-    @rule(holder=HOLDERS, shortcut=st.booleans())
-    def release(self, holder: str, *, shortcut: bool) -> None:
+    @rule(holder=HOLDERS)
+    def release(self, holder: str) -> None:
         expected: Released = table.release(self.entry, holder, self.now)
-        reply = self.run_script("RELEASE_ALONE", holder) if shortcut else None
-        assert (self.run_script("RELEASE", holder) if reply is None else reply) == int(expected.held)
+        assert self.run_script("RELEASE", holder) == int(expected.held)
         assert self.woken() == self.wake_in_table(expected.wake)
 
     @rule()
@@ -287,12 +279,12 @@ class Directed(ScriptsAndTable):
 
     def ask(self, holder: str, **settings: Any) -> None:
         usual = {"ttl": 5_000_000, "mode": "exclusive", "limit": 1, "delay": 0, "patience": None}
-        unusual = {"connection": 0, "suspects": "nobody", "floor": 0, "shortcut": False}
+        unusual = {"connection": 0, "suspects": "nobody", "floor": 0}
         self.take(holder=holder, **{**usual, **unusual, **settings})
         self.the_states_agree()
 
     def give_back(self, holder: str) -> None:
-        self.release(holder=holder, shortcut=False)
+        self.release(holder=holder)
         self.the_states_agree()
 
     def listen(self, *holders: str) -> None:

@@ -28,8 +28,6 @@ PIPELINE_OF_LOOKS = 100
 """Those who only look do so in smaller pipelines, between which the server serves those who work."""
 MOST_REMEMBERED = 1024
 """Names and settings whose form for the protocol is remembered."""
-LONG_WAYS = 16
-"""So many more takes of a name that somebody else wanted go to the whole table before the shortcut is tried again."""
 NOT_OURS = frozenset({"WRONGTYPE", "LEASEHOLD"})
 """Errors that say: another program wrote to this key, so the lease is gone."""
 
@@ -82,16 +80,12 @@ class Wire(Protocol):
 class _Form(NamedTuple):
     """The parts of a take that are the same each time, as text in the protocol's form."""
 
-    idle: str
-    """Up to the holder, for a name that nobody else is known to want."""
     alone: str
     """Up to the holder, for a caller who does not wait."""
     queue: str
     """Up to the holder, for one who does."""
     terms: str
     """What follows the holder and the floor."""
-    limit: str
-    """And, where the whole table is asked, this."""
 
 
 def _microseconds(seconds: float) -> int:
@@ -107,9 +101,7 @@ class RedisEngine:
         self._family, self._wire, self._suspends = family, wire, wire.suspends
         self._address = family.facts.address
         self._takes: dict[tuple[object, ...], _Form] = {}
-        self._releases: dict[str, tuple[str, str]] = {}
-        self._crowded: dict[str, int] = {}
-        """Names that somebody else wanted lately, and for how many more takes they count as such."""
+        self._releases: dict[str, str] = {}
 
     async def take(
         self, want: Want, *, until: float, patience: float | None = None, suspect: Suspect | None = None
@@ -117,48 +109,22 @@ class RedisEngine:
         """Take the name and mint its token, or say why not; with patience, queue."""
         name, holder, ttl, mode, limit, delay, about = want
         form = self._takes.get((name, ttl, mode, limit, delay, about)) or self._take_form(want)
-        who = f"${len(holder)}\r\n{holder}\r\n{self._family.floor_argument}{form.terms}"
-        if name in self._crowded or mode != "exclusive" or suspect is not None:
-            return await self._take_by_table(want, form, who, until=until, patience=patience, suspect=suspect)
-        request = form.idle + who
-        answer = self._wire.ask(request.encode(), until)
-        reply = await answer if self._suspends else answer
-        if type(reply) is ErrorReply:
-            reply = await self._once_more(scripts.TAKE_IDLE, request, reply, until)
-        if reply is None:  # it is not idle, and nothing was done
-            return await self._take_by_table(want, form, who, until=until, patience=patience, suspect=suspect)
-        granted = self._granted(reply, holder) if type(reply) is bytes else None
-        if granted is None:
-            raise await self._failure(reply)
-        return granted
-
-    async def _take_by_table(
-        self, want: Want, form: _Form, who: str, *, until: float, patience: float | None, suspect: Suspect | None
-    ) -> Grant | Busy:
-        """The whole script: it knows every kind of lease, and the queue."""
-        holder = want.holder
+        rest = f"${len(holder)}\r\n{holder}\r\n{self._family.floor_argument}{form.terms}"
         if patience is None and suspect is None:
-            request = form.alone + who + form.limit
-            reply = await self._run(scripts.TAKE, request, until)
-        else:
-            request = form.queue + who + form.limit + _waiting_arguments(patience, suspect)
-            answer = self._wire.ask_to_queue(holder, request.encode(), until)
+            answer = self._wire.ask((form.alone + rest).encode(), until)
             reply = await answer if self._suspends else answer
             if type(reply) is ErrorReply:
-                reply = await self._once_more(scripts.TAKE_OR_QUEUE, request, reply, until, waiter=holder)
+                reply = await self._once_more(scripts.TAKE, form.alone + rest, reply, until)
+        else:
+            rest += _waiting_arguments(patience, suspect)
+            answer = self._wire.ask_to_queue(holder, (form.queue + rest).encode(), until)
+            reply = await answer if self._suspends else answer
+            if type(reply) is ErrorReply:
+                reply = await self._once_more(scripts.TAKE_OR_QUEUE, form.queue + rest, reply, until, waiter=holder)
         granted_or_busy = self._granted(reply, holder) if type(reply) is bytes else _busy(reply)
         if granted_or_busy is None:
             raise await self._failure(reply)
-        self._note_crowd(want.name, busy=type(granted_or_busy) is Busy)
         return granted_or_busy
-
-    def _note_crowd(self, name: str, *, busy: bool) -> None:
-        """Others want this name, so that a shortcut would only be a detour; or, for a while now, they did not."""
-        ways = LONG_WAYS if busy else self._crowded.pop(name, 0) - 1
-        if ways > 0:
-            if len(self._crowded) >= MOST_REMEMBERED:
-                self._crowded.clear()
-            self._crowded[name] = ways
 
     def wait(self, want: Want, until: float) -> Coroutine[Any, Any, None]:
         """Return when the queued asker is woken, or at `until`."""
@@ -192,21 +158,14 @@ class RedisEngine:
 
     async def release(self, name: str, holder: str, *, until: float) -> bool:
         """Give the name back, and leave its queue."""
-        alone, by_table = self._releases.get(name) or self._release_form(name)
-        who = f"${len(holder)}\r\n{holder}\r\n"
-        script, request = scripts.RELEASE_ALONE, alone + who
-        if name in self._crowded:
-            script, request = scripts.RELEASE, by_table + who
-        while True:
-            answer = self._wire.ask_to_leave(holder, request.encode(), until)
-            reply = await answer if self._suspends else answer
-            if type(reply) is ErrorReply:
-                reply = await self._once_more(script, request, reply, until)
-            if type(reply) is int and reply in {0, 1}:
-                return reply == 1
-            if reply is not None or script is scripts.RELEASE:
-                raise await self._failure(reply)
-            script, request = scripts.RELEASE, by_table + who  # somebody waits, or it is not held
+        request = f"{self._releases.get(name) or self._release_form(name)}${len(holder)}\r\n{holder}\r\n"
+        answer = self._wire.ask_to_leave(holder, request.encode(), until)
+        reply = await answer if self._suspends else answer
+        if type(reply) is ErrorReply:
+            reply = await self._once_more(scripts.RELEASE, request, reply, until)
+        if type(reply) is int and reply in {0, 1}:
+            return reply == 1
+        raise await self._failure(reply)
 
     async def status(self, name: str, *, until: float) -> NameStatus | None:
         """Who holds and who waits."""
@@ -368,7 +327,7 @@ class RedisEngine:
 
     def _start(self, script: Script, name: str) -> str:
         """A request up to its keys."""
-        return script.by_digest + _pack(*keys_of(self._family.namespace, name)[: script.keys])
+        return script.by_digest + _pack(*keys_of(self._family.namespace, name))
 
     def _take_form(self, want: Want) -> _Form:
         if len(self._takes) >= MOST_REMEMBERED:
@@ -376,18 +335,16 @@ class RedisEngine:
         name, _, ttl, mode, limit, delay, about = want
         kept_ms = math.ceil((ttl + delay) * 1000) + RETENTION_MS
         form = self._takes[name, ttl, mode, limit, delay, about] = _Form(
-            self._start(scripts.TAKE_IDLE, name),
             self._start(scripts.TAKE, name),
             self._start(scripts.TAKE_OR_QUEUE, name),
-            _pack(mode, kept_ms, f"{_microseconds(ttl)} {_microseconds(delay)} {about}"),
-            _pack(limit),
+            _pack(mode, kept_ms, f"{_microseconds(ttl)} {_microseconds(delay)} {about}", limit),
         )
         return form
 
-    def _release_form(self, name: str) -> tuple[str, str]:
+    def _release_form(self, name: str) -> str:
         if len(self._releases) >= MOST_REMEMBERED:
             self._releases.clear()
-        form = self._releases[name] = self._start(scripts.RELEASE_ALONE, name), self._start(scripts.RELEASE, name)
+        form = self._releases[name] = self._start(scripts.RELEASE, name)
         return form
 
 

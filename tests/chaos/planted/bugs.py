@@ -192,9 +192,6 @@ BUGS = {
 def plant(name: str) -> None:
     """Plant a bug in this process, for good."""
     bug = BUGS[name]
-    # Everything goes the long way, by the scripts that are edited.
-    redis_scripts.TAKE_IDLE = redis_scripts._script("return false", arguments=5, keys=1)  # type: ignore[misc]
-    redis_scripts.RELEASE_ALONE = redis_scripts._script("return false", arguments=1, keys=1)  # type: ignore[misc]
     if bug.take:
         take = _edited(redis_scripts.text_of("begin", "queue", "table", "take"), bug.take)
         redis_scripts.TAKE = redis_scripts._script(take, arguments=6)  # type: ignore[misc]

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 KEYS: Final = 6
-"""How many keys one name has. Every script is given them all, but for the shortcuts that need only the first."""
+"""How many keys one name has; every script is given them all."""
 
 
 class Script(NamedTuple):
     """One operation. Its two beginnings are to be followed by keys and arguments, all in the protocol's form."""
 
     text: str
-    keys: int
-    """How many keys it is given."""
     by_digest: str
     by_text: str
     """For a server that does not know the script (yet, or since it restarted); it then does."""
@@ -35,12 +33,12 @@ def text_of(*parts: str) -> str:
     return "\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in parts)
 
 
-def _script(text: str, arguments: int, keys: int = KEYS) -> Script:
+def _script(text: str, arguments: int) -> Script:
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-    start = f"*{3 + keys + arguments}\r\n"
-    count = argument(str(keys))
+    start = f"*{3 + KEYS + arguments}\r\n"
+    count = argument(str(KEYS))
     by_digest = start + argument("EVALSHA") + argument(digest) + count
-    return Script(text, keys, by_digest, start + argument("EVAL") + argument(text) + count)
+    return Script(text, by_digest, start + argument("EVAL") + argument(text) + count)
 
 
 def argument(text: str) -> str:
@@ -48,16 +46,10 @@ def argument(text: str) -> str:
     return f"${len(text.encode())}\r\n{text}\r\n"
 
 
-# A name that nobody else wants, by its first key alone. These answer nothing where that is not the case: ask the script
-# that knows the whole table. A server spends as long on reading keys and arguments as on the rest of a shortcut.
-TAKE_IDLE: Final = _script(text_of("begin", "take_idle"), arguments=5, keys=1)
-RELEASE_ALONE: Final = _script(text_of("begin", "release_alone"), arguments=1, keys=1)
-
-# Those who come this way most often know that others want the name, so that comes first.
-_TAKE = text_of("begin", "queue", "take_turn", "take_idle", "table", "take")
+_TAKE = text_of("begin", "take_idle", "queue", "take_turn", "table", "take")
 TAKE: Final = _script(_TAKE, arguments=6)
 TAKE_OR_QUEUE: Final = _script(_TAKE, arguments=10)
 RENEW: Final = _script(text_of("begin", "table", "renew"), arguments=3)
-RELEASE: Final = _script(text_of("begin", "release_to_next", "release_alone", "table", "release"), arguments=1)
+RELEASE: Final = _script(text_of("begin", "release_alone", "release_to_next", "table", "release"), arguments=1)
 FORCE_RELEASE: Final = _script(text_of("begin", "table", "force_release"), arguments=1)
 STATUS: Final = _script(text_of("begin", "status"), arguments=0)
