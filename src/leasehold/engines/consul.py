@@ -77,20 +77,25 @@ class ConsulEngine:
     async def wait(self, want: Want, until: float) -> None:
         """Return when what stands before the asker is gone; meanwhile keep its session alive."""
         place = self._sessions.known(want.holder)
-        if place is None or place.blockade is None or until - self.world.now() <= LATE:
+        # What is asked for may be answered so much later.
+        if place is None or place.blockade is None or not await self._hears(want, place, until - LATE):
             await self.world.sleep(max(until - self.world.now(), 0.0))
-            return
-        until -= LATE  # what it asks for may be answered so much later
+
+    async def _hears(self, want: Want, place: Place, until: float) -> bool:
+        """Whether there is a reason to look again before `until`."""
+        if self.world.now() >= until:
+            return False
         folder = self._keys(want.name).all[0]
         if await self._watches.news(folder, want.holder, place, min(until, self.world.now() + SHORT_WAIT)):
-            return
+            return True
         await self._settle(place, until)
         while not place.session.dead and (now := self.world.now()) < until:
             refresh_at = place.session.renew_at(KEPT)
             if now >= refresh_at:
                 await self._refresh_while_waiting(place.session, now, until)
             elif await self._watches.news(folder, want.holder, place, min(until, refresh_at)):
-                return
+                return True
+        return place.session.dead
 
     async def _settle(self, place: Place, until: float) -> None:
         """Hang on a session that ends sooner: should this process die, nobody waits for it for long."""

@@ -244,7 +244,7 @@ class ConsulWire:
         """
         if until <= self.world.now():
             return None
-        line = await self._watch_line(until)
+        line = await self._watch_line(until + LATE)
         if line is None:
             return None
         # Consul adds up to a sixteenth to the time that it is asked to wait.
