@@ -7,6 +7,7 @@ import json
 import re
 import sqlite3
 import subprocess
+import sys
 import time
 from typing import Any
 
@@ -193,6 +194,15 @@ def test_engines_as_data(leasehold: Command) -> None:
         assert all(isinstance(has, bool) for has in one["capabilities"].values())
         assert isinstance(one["fit_for_correctness"], bool)
         assert all(text.strip() for text in one["guarantee"].values())
+
+
+def test_engines_are_described_before_any_client_library_is_installed() -> None:
+    clients = ("hiredis", "redis", "psycopg", "pymysql", "grpc", "kazoo", "consul", "sqlalchemy")
+    words = f"import sys; sys.modules.update(dict.fromkeys({clients})); from leasehold.cli import main; main()"
+    result = subprocess.run([sys.executable, "-c", words, "engines"], capture_output=True, text=True, check=False)
+    assert result.stderr == ""
+    engines = {line.partition(" ")[0] for line in result.stdout.splitlines()}
+    assert {"sqlite", "redis", "postgresql", "mysql+session"} <= engines
 
 
 def test_engines_say_first_what_is_not_guaranteed(leasehold: Command) -> None:

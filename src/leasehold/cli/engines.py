@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leasehold.cli.options import client, engine_urls
+from leasehold.cli.options import client
 from leasehold.cli.output import write_json
 from leasehold.cli.shown import console, write_tables
 from leasehold.core.engine import Capability, Facts
+from leasehold.engines.described import described
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,11 +43,11 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for scripts.")
 def command(on: str | None, as_json: bool) -> None:
     """Show the capabilities and guarantees of the built-in engines, or of the one at a URL."""
-    described = [_facts(url) for url in ((on,) if on is not None else engine_urls().values())]
+    shown = described() if on is None else [_facts(on)]
     if as_json:
-        write_json({"engines": [as_data(facts) for facts in described]})
+        write_json({"engines": [as_data(facts) for facts in shown]})
         return
-    for number, facts in enumerate(described):
+    for number, facts in enumerate(shown):
         if number:
             click.echo()
         write_tables(console(), [_table(facts, with_address=on is not None)])

@@ -37,22 +37,6 @@ def seconds_in(text: str) -> float:
     return seconds
 
 
-def engine_urls() -> dict[str, str]:
-    """One URL for each built-in engine, by its first scheme. Nothing is sent there."""
-    first = {module: scheme for scheme, module in reversed(_BUILT_IN.items())}
-    needs = {
-        "sqlite": "sqlite://",
-        "redlock": "redlock://localhost:6379,localhost:6380,localhost:6381",
-        "mysql": "mysql://user@localhost/database",
-    }
-    urls = {scheme: needs.get(scheme, f"{scheme}://localhost") for scheme in reversed(first.values())}
-    sessions = {
-        "postgresql+session": "postgresql+session://localhost",
-        "mysql+session": "mysql+session://user@localhost/database",
-    }
-    return urls | sessions
-
-
 def is_engine_url(text: str) -> bool:
     """Whether the text is the URL of a built-in engine."""
     scheme, separator, _ = text.partition("://")
