@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -30,6 +29,7 @@ from leasehold.engines.etcd_requests import FRESH, Requests
 from leasehold.engines.etcd_sessions import Place, Session, Sessions
 from leasehold.engines.etcd_taking import Taking
 from leasehold.engines.etcd_vigil import Vigil
+from leasehold.engines.family import JoinedFamily
 from leasehold.errors import EngineError, EngineUnavailable, Misuse, OutcomeUnknown, quoted
 from leasehold.wires import etcd_messages as messages
 from leasehold.wires.etcd_address import Address, address_from_client, address_from_url, warn_of_transport
@@ -284,22 +284,17 @@ class _News:
         self.bell.ring()
 
 
-class EtcdFamily:
+class EtcdFamily(JoinedFamily[EtcdEngine]):
     """One cluster as one client sees it: its endpoints, its sessions and its watches, shared by the worlds."""
 
     def __init__(self, address: Address, namespace: str) -> None:
         from leasehold.wires.etcd_lines import Lines
         from leasehold.wires.etcd_watch import WatchHub
 
-        self.facts = facts_of(address)
+        super().__init__(facts_of(address))
         self.namespace, self.sessions = namespace, Sessions()
         self._lines = Lines(address)
         self.hub, self.vigil = WatchHub(self._lines), Vigil(self._blocking_requests)
-        self._engines: set[EtcdEngine] = set()
-        self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"<EtcdFamily {self.facts.address}>"
 
     def blocking(self) -> EtcdEngine:
         """An engine whose operations block. Threads may share it."""
@@ -318,23 +313,17 @@ class EtcdFamily:
 
         return Requests(BlockingWire(self._lines), self.sessions, self.facts.address)
 
-    def _joined(self, engine: EtcdEngine) -> EtcdEngine:
-        with self._lock:
-            self._engines.add(engine)
-        return engine
-
-    def leave(self, engine: EtcdEngine) -> None:
+    def leave(self, engine: EtcdEngine) -> bool:
         """An engine is not in use any more; the last one closes the connections."""
-        with self._lock:
-            self._engines.discard(engine)
-            if self._engines:
-                return
-        self.hub.close()
-        self._lines.close()
+        was_last = super().leave(engine)
+        if was_last:
+            self.hub.close()
+            self._lines.close()
+        return was_last
 
     def forked(self) -> None:
         """In a forked child: own nothing of the parent's."""
-        self._lock, self._engines = threading.Lock(), set()
+        super().forked()
         self.sessions.forked()
         self.hub.forked()
         self.vigil = Vigil(self._blocking_requests)

@@ -6,12 +6,12 @@ interrupting a connection of theirs that sleeps in the server (`leasehold.wires.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Final
 
 from leasehold.core.engine import Purpose, Renewal, Want
 from leasehold.core.table import Place
+from leasehold.engines.family import WiredFamily
 from leasehold.engines.mysql_facts import REPLICAS, SETTINGS, lease_facts, warn_if_weak
 from leasehold.engines.mysql_session import MysqlSessionFamily
 from leasehold.engines.sql_lease import SqlLeaseEngine
@@ -141,12 +141,12 @@ class MysqlEngine(SqlLeaseEngine[Line]):
         self._family.forked()
 
 
-class MysqlFamily:
+class MysqlFamily(WiredFamily[MysqlEngine, MysqlWire]):
     """One database, and how to reach it in each world."""
 
     def __init__(self, target: Target, namespace: str, label: str, *, clock: str = CLOCK) -> None:
         """`clock` is the server's own, except in tests."""
-        self.facts = lease_facts(target.address)
+        super().__init__(lease_facts(target.address))
         self.target, self._label = target, label
         self.leases = LeaseTable(dialect_of(clock), namespace)
         self.post = Post(clock)
@@ -160,27 +160,15 @@ class MysqlFamily:
             "replicas": REPLICAS,
         }
         self.statements: dict[str, Statement] = {name: written(name, text) for name, text in texts.items()}
-        self._wires: weakref.WeakSet[MysqlWire] = weakref.WeakSet()
 
-    def __repr__(self) -> str:
-        return f"<MysqlFamily {self.facts.address}>"
+    def _blocking_wire(self) -> MysqlWire:
+        return blocking_wire(self.target, self._label)
 
-    def blocking(self) -> MysqlEngine:
-        """An engine whose operations block. Threads may share it."""
-        return self._engine(blocking_wire(self.target, self._label))
+    def _asyncio_wire(self) -> MysqlWire:
+        return asyncio_wire(self.target, self._label)
 
-    def asyncio(self) -> MysqlEngine:
-        """An engine for the running event loop. Tasks may share it."""
-        return self._engine(asyncio_wire(self.target, self._label))
-
-    def _engine(self, wire: MysqlWire) -> MysqlEngine:
-        self._wires.add(wire)
+    def _engine_over(self, wire: MysqlWire) -> MysqlEngine:
         return MysqlEngine(self, wire)
-
-    def forked(self) -> None:
-        """In a forked child: let go of every inherited connection, of whichever engine."""
-        for wire in list(self._wires):
-            wire.forked()
 
 
 def open_engine(on: str | object, *, namespace: str, client_label: str) -> MysqlFamily | MysqlSessionFamily:

@@ -14,7 +14,7 @@ from typing import Final
 from leasehold.core.engine import Busy, HolderStatus, Incumbent, NameStatus, Purpose, WaiterStatus, Want
 from leasehold.engines.mysql_facts import session_facts, warn_if_weak
 from leasehold.engines.mysql_session_sql import CLOCK, SWEEP_AT_ONCE, session_statements
-from leasehold.engines.sql_session import SHORTEST_OPENING, SLICE, SqlSessionEngine
+from leasehold.engines.sql_session import SHORTEST_OPENING, SLICE, SqlSessionEngine, SqlSessionFamily
 from leasehold.errors import EngineError, EngineUnavailable
 from leasehold.wires.mysql import connected_line
 from leasehold.wires.mysql_dial import Dialer
@@ -22,9 +22,8 @@ from leasehold.wires.mysql_line import Line
 from leasehold.wires.mysql_packets import literal
 from leasehold.wires.mysql_tables import Tables
 from leasehold.wires.mysql_target import Target
-from leasehold.wires.sockets import BlockingSockets, Sockets
-from leasehold.wires.sockets_asyncio import AsyncSockets
-from leasehold.wires.sql_pins import Pin, Pins
+from leasehold.wires.sockets import Sockets
+from leasehold.wires.sql_pins import Pin
 from leasehold.wires.sql_table import Request
 
 EARLY: Final = 0.05
@@ -158,7 +157,7 @@ def _waiter(info: str, seconds: int) -> WaiterStatus:
     return WaiterStatus("exclusive", about, float(seconds), max(SLICE - seconds, 0.0))
 
 
-class MysqlSessionFamily:
+class MysqlSessionFamily(SqlSessionFamily[MysqlSessionEngine, str]):
     """One database, and how to reach it in each world."""
 
     def __init__(
@@ -171,24 +170,13 @@ class MysqlSessionFamily:
         key_of: Callable[[str, str], str] = key_of,
     ) -> None:
         """`clock` is the server's own, except in tests."""
-        self.facts = session_facts(target.address)
-        self.target, self.namespace, self.key_of = target, namespace, key_of
-        self.statements = session_statements(clock)
+        super().__init__(session_facts(target.address), namespace, session_statements(clock), key_of)
         self.waiting: dict[str, int] = {}
         """The connections of holders that stand in the server's queue, or were interrupted there."""
-        self.pins: Pins[str] = Pins(self._connect)
-        self._label, self._tables = label, Tables(target.address)
+        self.target, self._label, self._tables = target, label, Tables(target.address)
 
-    def __repr__(self) -> str:
-        return f"<MysqlSessionFamily {self.facts.address}>"
-
-    def blocking(self) -> MysqlSessionEngine:
-        """An engine whose operations block. Threads may share it."""
-        return MysqlSessionEngine(self, BlockingSockets())
-
-    def asyncio(self) -> MysqlSessionEngine:
-        """An engine for the running event loop. Tasks may share it."""
-        return MysqlSessionEngine(self, AsyncSockets())
+    def _engine_over(self, sockets: Sockets) -> MysqlSessionEngine:
+        return MysqlSessionEngine(self, sockets)
 
     async def _connect(self, sockets: Sockets, until: float) -> Line:
         until = max(until, sockets.world.now() + SHORTEST_OPENING)

@@ -13,16 +13,15 @@ from typing import Final
 from leasehold.core.engine import Busy, HolderStatus, Incumbent, NameStatus, Purpose, WaiterStatus, Want
 from leasehold.engines.postgres_facts import session_facts, warn_if_weak
 from leasehold.engines.postgres_session_sql import SWEEP_AT_ONCE, session_statements
-from leasehold.engines.sql_session import SHORTEST_OPENING, SLICE, SqlSessionEngine
+from leasehold.engines.sql_session import SHORTEST_OPENING, SLICE, SqlSessionEngine, SqlSessionFamily
 from leasehold.errors import EngineError, quoted
 from leasehold.wires.postgres_dial import dial
 from leasehold.wires.postgres_errors import nonsense
 from leasehold.wires.postgres_line import Line
 from leasehold.wires.postgres_tables import CLOCK, Tables
 from leasehold.wires.postgres_target import Target
-from leasehold.wires.sockets import BlockingSockets, Sockets
-from leasehold.wires.sockets_asyncio import AsyncSockets
-from leasehold.wires.sql_pins import Pin, Pins
+from leasehold.wires.sockets import Sockets
+from leasehold.wires.sql_pins import Pin
 from leasehold.wires.sql_table import Request, Row
 
 OLDEST_SERVER: Final = 140000
@@ -132,7 +131,7 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
         self._swept_to = page[-1][0] if len(page) == SWEEP_AT_ONCE else FIRST_KEY
 
 
-class PostgresSessionFamily:
+class PostgresSessionFamily(SqlSessionFamily[PostgresSessionEngine, int]):
     """One database, and how to reach it in each world."""
 
     def __init__(
@@ -145,22 +144,11 @@ class PostgresSessionFamily:
         key_of: Callable[[str, str], int] = key_of,
     ) -> None:
         """`clock` is the server's own and `key_of` a strong hash, except in tests."""
-        self.facts = session_facts(target.address)
-        self.target, self.namespace, self.key_of = target, namespace, key_of
-        self.statements = session_statements(target, clock)
-        self.pins: Pins[int] = Pins(self._connect)
-        self._label, self._tables = label, Tables(target)
+        super().__init__(session_facts(target.address), namespace, session_statements(target, clock), key_of)
+        self.target, self._label, self._tables = target, label, Tables(target)
 
-    def __repr__(self) -> str:
-        return f"<PostgresSessionFamily {self.facts.address}>"
-
-    def blocking(self) -> PostgresSessionEngine:
-        """An engine whose operations block. Threads may share it."""
-        return PostgresSessionEngine(self, BlockingSockets())
-
-    def asyncio(self) -> PostgresSessionEngine:
-        """An engine for the running event loop. Tasks may share it."""
-        return PostgresSessionEngine(self, AsyncSockets())
+    def _engine_over(self, sockets: Sockets) -> PostgresSessionEngine:
+        return PostgresSessionEngine(self, sockets)
 
     async def _connect(self, sockets: Sockets, until: float) -> Line:
         until = max(until, sockets.world.now() + SHORTEST_OPENING)

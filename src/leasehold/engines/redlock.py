@@ -6,7 +6,6 @@ The decisions are in `core/quorum.py`, what a server does in `core/quorum_server
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -32,6 +31,7 @@ from leasehold.core.quorum import (
 )
 from leasehold.core.worlds import World, run_blocking
 from leasehold.engines import redlock_scripts as scripts
+from leasehold.engines.family import WiredFamily
 from leasehold.engines.redlock_facts import CLOCK_ERROR, facts_of
 from leasehold.engines.redlock_status import Seen, merged, seen_from
 from leasehold.errors import EngineError, EngineUnavailable, InvalidTTL, NotSupported
@@ -337,12 +337,12 @@ def _failure(reply: Any, address: str) -> EngineError:
     return nonsense(reply, address)
 
 
-class RedlockFamily:
+class RedlockFamily(WiredFamily[RedlockEngine, Wire]):
     """One quorum of servers, and how to reach it in each world."""
 
     def __init__(self, servers: Servers, namespace: str, label: str) -> None:
+        super().__init__(facts_of(servers.address))
         self.addresses = tuple(target.address for target in servers.targets)
-        self.facts = facts_of(servers.address)
         self.namespace, self.longest_ttl = namespace, servers.longest_ttl
         self.rounds = itertools.count(1)
         self.arrivals: dict[str, int] = {}
@@ -350,10 +350,6 @@ class RedlockFamily:
         self._seen: dict[str, int] = {}
         quarantine = round((servers.longest_ttl + CLOCK_ERROR) * 1e6)
         self._quorum = Quorum(servers.targets, scripts.TEXTS, quarantine, label, {})
-        self._wires: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def __repr__(self) -> str:
-        return f"<RedlockFamily {self.facts.address}>"
 
     def floor(self, name: str, wall: int) -> int:
         """What to count to at least. Where all servers follow it, their counters agree, and one round is enough."""
@@ -381,26 +377,18 @@ class RedlockFamily:
         """What a server's reply means."""
         return scripts.reply_from(request, reply, self.addresses[server])
 
-    def blocking(self) -> RedlockEngine:
-        """An engine whose operations block. Threads may share it."""
+    def _blocking_wire(self) -> Wire:
         from leasehold.wires.quorum_blocking import BlockingQuorumWire
 
-        return self._engine(BlockingQuorumWire(self._quorum, self))
+        return BlockingQuorumWire(self._quorum, self)
 
-    def asyncio(self) -> RedlockEngine:
-        """An engine for the running event loop. Tasks may share it."""
+    def _asyncio_wire(self) -> Wire:
         from leasehold.wires.quorum_asyncio import AsyncQuorumWire
 
-        return self._engine(AsyncQuorumWire(self._quorum, self))
+        return AsyncQuorumWire(self._quorum, self)
 
-    def _engine(self, wire: Wire) -> RedlockEngine:
-        self._wires.add(wire)
+    def _engine_over(self, wire: Wire) -> RedlockEngine:
         return RedlockEngine(self, wire)
-
-    def forked(self) -> None:
-        """In a forked child: let go of every inherited connection, of whichever engine."""
-        for wire in list(self._wires):
-            wire.forked()
 
 
 def initialise(on: object, *, within: float = 10.0) -> None:

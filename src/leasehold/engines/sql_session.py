@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, Protocol
+from typing import Any, Final, Generic
 
 from leasehold.core.engine import Busy, Capability, Facts, Grant, Renewal, Suspect, Want
+from leasehold.engines.family import EngineT, Family
 from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from leasehold.keeping import log
-from leasehold.wires.sockets import Sockets
-from leasehold.wires.sql_pins import KeyT, Pin, Pins
+from leasehold.wires.sockets import BlockingSockets, Sockets
+from leasehold.wires.sockets_asyncio import AsyncSockets
+from leasehold.wires.sql_pins import KeyT, Line, Pin, Pins
 from leasehold.wires.sql_table import Request, Row, Statement, Value
 
 SLICE: Final = 30.0
@@ -40,20 +42,10 @@ SESSION_CAPABILITIES: Final = frozenset(
 )
 
 
-class Family(Protocol[KeyT]):
-    """One database, and what its engines share: the keeper's engine uses the same pinned connections."""
-
-    facts: Facts
-    namespace: str
-    statements: dict[str, Statement]
-    pins: Pins[KeyT]
-    key_of: Callable[[str, str], KeyT]
-
-
 class SqlSessionEngine(ABC, Generic[KeyT]):
     """The operations, in either world."""
 
-    def __init__(self, family: Family[KeyT], sockets: Sockets) -> None:
+    def __init__(self, family: SqlSessionFamily[Any, KeyT], sockets: Sockets) -> None:
         self.facts, self.world = family.facts, sockets.world
         self._pins, self._sockets, self._statements = family.pins, sockets, family.statements
         self._key_of, self._namespace, self._address = family.key_of, family.namespace, family.facts.address
@@ -243,3 +235,31 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
     def forked(self) -> None:
         """In a forked child: let go of every inherited connection of the family."""
         self._pins.forked()
+
+
+class SqlSessionFamily(Family[EngineT], Generic[EngineT, KeyT]):
+    """One database, and what its engines share: the keeper's engine uses the same pinned connections."""
+
+    def __init__(
+        self, facts: Facts, namespace: str, statements: dict[str, Statement], key_of: Callable[[str, str], KeyT]
+    ) -> None:
+        """`key_of` tells the server's name for the lock of a name in a namespace."""
+        super().__init__(facts)
+        self.namespace, self.statements, self.key_of = namespace, statements, key_of
+        self.pins: Pins[KeyT] = Pins(self._connect)
+
+    @abstractmethod
+    async def _connect(self, sockets: Sockets, until: float) -> Line:
+        """A connection that the server ends when it is silent for a TTL, with the tables in place."""
+
+    @abstractmethod
+    def _engine_over(self, sockets: Sockets) -> EngineT:
+        """The operations in one world."""
+
+    def blocking(self) -> EngineT:
+        """An engine whose operations block. Threads may share it."""
+        return self._engine_over(BlockingSockets())
+
+    def asyncio(self) -> EngineT:
+        """An engine for the running event loop. Tasks may share it."""
+        return self._engine_over(AsyncSockets())

@@ -11,7 +11,6 @@ on as before; or not, and every lease on it is lost at once.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from leasehold.core.engine import Busy, Grant, NameStatus, Purpose, Renewal, Suspect, Want
 from leasehold.core.worlds import World
 from leasehold.engines import zookeeper_queue as layout
+from leasehold.engines.family import JoinedFamily
 from leasehold.engines.zookeeper_facts import facts_of
 from leasehold.engines.zookeeper_nodes import Nodes
 from leasehold.engines.zookeeper_places import Place, Places
@@ -357,18 +357,14 @@ class ZooKeeperEngine:
         self._family.forked()
 
 
-class ZooKeeperFamily:
+class ZooKeeperFamily(JoinedFamily[ZooKeeperEngine]):
     """One ensemble as one client sees it: its servers, its sessions and its places, shared by the worlds."""
 
     def __init__(self, address: Address, namespace: str) -> None:
-        self.facts, self.address, self.namespace = facts_of(address), address, namespace
+        super().__init__(facts_of(address))
+        self.address, self.namespace = address, namespace
         self.places = Places(address.tick)
         self._endpoints = Endpoints(address)
-        self._engines: set[ZooKeeperEngine] = set()
-        self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"<ZooKeeperFamily {self.facts.address}>"
 
     def blocking(self) -> ZooKeeperEngine:
         """An engine whose operations block. Threads may share it."""
@@ -380,20 +376,9 @@ class ZooKeeperFamily:
 
         return self._joined(ZooKeeperEngine(self, AsyncWire(self._endpoints)))
 
-    def _joined(self, engine: ZooKeeperEngine) -> ZooKeeperEngine:
-        with self._lock:
-            self._engines.add(engine)
-        return engine
-
-    def leave(self, engine: ZooKeeperEngine) -> bool:
-        """An engine is not in use any more; whether it was the last one."""
-        with self._lock:
-            self._engines.discard(engine)
-            return not self._engines
-
     def forked(self) -> None:
         """In a forked child: own nothing of the parent's."""
-        self._lock, self._engines = threading.Lock(), set()
+        super().forked()
         self.places.forked()
         self._endpoints.forked()
 
