@@ -13,7 +13,6 @@ from leasehold.lint.module import (
     argument,
     has_unknown_arguments,
     inside,
-    is_false,
     is_none,
     method_of,
     receiver_of,
@@ -49,7 +48,6 @@ _CACHE_MEANING = {
     "touch": RENEWS,
     "has_key": EXISTS,
 }
-_TTL = ("ex", "px", "exat", "pxat")
 
 
 @dataclass(frozen=True)
@@ -248,8 +246,3 @@ def _reads(module: Module, node: ast.AST, key_text: str) -> bool:
         one.call is node and one.meaning is READS and one.key_text == key_text and one.command != "getset"
         for one in operations(module)
     )
-
-
-def is_false_or_none(node: ast.AST | None) -> bool:
-    """Whether an expression is the constant False or None."""
-    return is_false(node) or is_none(node)

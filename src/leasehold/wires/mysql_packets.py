@@ -254,11 +254,6 @@ class Greeting(NamedTuple):
     plugin: str
     salt: bytes
 
-    @property
-    def is_mariadb(self) -> bool:
-        """Whether it is MariaDB."""
-        return "mariadb" in self.version.lower()
-
 
 def greeting(packet: bytes) -> Greeting:
     """Understand the first packet of a connection; raises `SqlError` when it is a refusal."""

@@ -38,7 +38,7 @@ _CONTAINER: Final = 4
 _ANY_VERSION: Final = -1
 _EVERYTHING_ALLOWED: Final = 31
 
-_INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
+_INT = struct.Struct(">i")
 _REQUEST, _REPLY, _PART = struct.Struct(">ii"), struct.Struct(">iqi"), struct.Struct(">i?i")
 _STAT = struct.Struct(">qqqqiiiqiiq")
 _EVENT = struct.Struct(">ii")
