@@ -212,6 +212,22 @@ def test_a_refused_password_is_not_shown(server: Server, leasehold: Command) -> 
     assert not shows_the_secret(result.stdout + result.stderr)
 
 
+@pytest.mark.parametrize(
+    ("url", "shape"),
+    [
+        (f"mysql://worker:{ENCODED}@127.0.0.1", "mysql://user[:password]@host[:port]/database"),
+        (f"mysql://worker:{ENCODED}@127.0.0.1/shop?socket=/x", "mysql://user:password@/database?socket=/path"),
+        ("redis://worker@127.0.0.1", "redis://[user:password@]host[:port]"),
+        ("etcd://worker@127.0.0.1", "etcd://[user:password@]host[:port]"),
+    ],
+)
+def test_where_a_password_belongs_can_be_read(leasehold: Command, url: str, shape: str) -> None:
+    result = call_in_process(["status", "--on", url], leasehold.environment)
+    assert result.returncode == 64
+    assert shape in result.stderr
+    assert not shows_the_secret(result.stderr)
+
+
 def test_the_canary_can_sing() -> None:
     assert shows_the_secret(f"… {ENCODED} …")
 

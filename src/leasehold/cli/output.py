@@ -7,6 +7,8 @@ looks like one in the arguments or in ``LEASEHOLD_URL`` is masked in every line 
 'a\\x1b[2Jb'
 >>> mask("cannot use redis://:hunter22@host/0?password=hunter33")
 'cannot use redis://:***@host/0?password=***'
+>>> mask("the shape is mysql://user[:password]@host[:port]/database")
+'the shape is mysql://user[:password]@host[:port]/database'
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ _LEAST_SECRET = 4
 """A shorter secret is masked where a URL shows it, but not wherever its letters occur."""
 _USER_INFO = re.compile(r"(://[^\s/?#:@]*:)(\S*)(?=@)")
 _PARAMETER = re.compile(r"([?&;][^=&#\s]*(?:pass|pwd|secret|auth|key)[^=&#\s]*=)([^&#\s'\"]*)", re.IGNORECASE)
+_SHAPES = frozenset({"://user:password", "://[user:password", "://user[:password]", "://[user[:password]"})
+"""How messages show where a password belongs. That is to be read."""
 _secrets: set[str] = set()
 
 
@@ -45,7 +49,8 @@ def guard_secrets(texts: Iterable[str]) -> None:
 
 def mask(text: str) -> str:
     """The text without passwords: those of URLs in it, and those that were announced to `guard_secrets`."""
-    masked = _PARAMETER.sub(rf"\1{_MASK}", _USER_INFO.sub(rf"\1{_MASK}", text))
+    masked = _USER_INFO.sub(lambda found: found[0] if found[0] in _SHAPES else found[1] + _MASK, text)
+    masked = _PARAMETER.sub(rf"\1{_MASK}", masked)
     for secret in sorted(_secrets, key=len, reverse=True):
         masked = _without(secret, masked)
     return masked
