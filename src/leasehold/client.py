@@ -110,6 +110,8 @@ class _Client(ABC):
             self._desk_now.forked()
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_family"):  # shown in the traceback of what was wrong with the arguments
+            return f"<{type(self).__name__}, not opened>"
         return f"<{type(self).__name__} on {self.facts.engine} at {self.facts.address}>"
 
 
