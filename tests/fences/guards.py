@@ -13,7 +13,7 @@ import redis
 import redis.asyncio
 
 from leasehold.fences import AsyncRedisFence, RedisFence, SqliteFence
-from leasehold.fences.redis import floor_key
+from leasehold.fences.redis import FLOORS
 from leasehold.names import HIGHEST_TOKEN
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Guard(ABC):
 
     @abstractmethod
     def floor_size(self) -> int:
-        """How much the resource keeps for its floor, in records or bytes."""
+        """How much is kept for floors there, of this resource and of others, in records or bytes."""
 
     @abstractmethod
     def read(self, token: int) -> str | None:
@@ -114,8 +114,7 @@ class SqliteGuard(Guard):
         self.database.execute("COMMIT")
 
     def floor_size(self) -> int:
-        count = "SELECT count(*) FROM leasehold_fence WHERE resource = ?"
-        return int(self.database.execute(count, (self.resource,)).fetchone()[0])
+        return int(self.database.execute("SELECT count(*) FROM leasehold_fence").fetchone()[0])
 
     def read(self, token: int) -> str | None:
         with self.fence.reading(self.resource, token):
@@ -159,7 +158,7 @@ class RedisGuard(Guard):
         self.client.set(self.resource, value)
 
     def floor_size(self) -> int:
-        return _size_of_floor(self.client, self.resource)
+        return _size_of_floors(self.client)
 
     def read(self, token: int) -> str | None:
         return _text(self.fence.get(self.resource, token))
@@ -210,7 +209,7 @@ class AsyncRedisGuard(Guard):
 
     def floor_size(self) -> int:
         with redis.Redis.from_url(self.url) as client:
-            return _size_of_floor(client, self.resource)
+            return _size_of_floors(client)
 
     def read(self, token: int) -> str | None:
         return _text(self.run(self.fence.get(self.resource, token)))
@@ -236,8 +235,8 @@ class AsyncRedisGuard(Guard):
         self._runner.close()
 
 
-def _size_of_floor(client: redis.Redis, resource: str) -> int:
-    return int(client.memory_usage(floor_key(resource)) or 0)
+def _size_of_floors(client: redis.Redis) -> int:
+    return sum(int(client.memory_usage(key) or 0) for key in client.scan_iter(match=f"{FLOORS}*", count=1000))
 
 
 def _text(value: object) -> str | None:

@@ -23,7 +23,7 @@ _numbers = itertools.count()
 _SELECT = "SELECT value FROM thing WHERE resource = :resource"
 _DELETE = "DELETE FROM thing WHERE resource = :resource"
 _INSERT = "INSERT INTO thing (resource, value) VALUES (:resource, :value)"
-_COUNT = "SELECT count(*) FROM leasehold_fence WHERE resource = :resource"
+_COUNT = "SELECT count(*) FROM leasehold_fence"
 _CREATE = "CREATE TABLE IF NOT EXISTS thing (resource VARCHAR(255) PRIMARY KEY, value TEXT)"
 # psycopg and psycopg2, MySQL, SQLite: what they say when somebody else has the lock for too long.
 _WAITED = {"55P03", 1205}
@@ -112,16 +112,21 @@ def _orm(url: str) -> tuple[Any, Callable[[], object]]:
     return session, close
 
 
+def set_up_django() -> None:
+    """Once in a process."""
+    settings = importlib.import_module("django.conf").settings
+    if not settings.configured:
+        settings.configure(DATABASES={}, USE_TZ=True)
+        importlib.import_module("django").setup()
+
+
 def django_connection(url: str) -> Any:
     """A connection of its own: an alias that nobody else has."""
     import pymysql
 
     pymysql.install_as_MySQLdb()
-    settings = importlib.import_module("django.conf").settings
+    set_up_django()
     database = importlib.import_module("django.db")
-    if not settings.configured:
-        settings.configure(DATABASES={}, USE_TZ=True)
-        importlib.import_module("django").setup()
     parts = urlsplit(url)
     scheme = url.partition(":")[0]
     alias = f"guard{next(_numbers)}"
@@ -207,7 +212,7 @@ class SqlGuard(Guard):
             self.put(value)
 
     def floor_size(self) -> int:
-        rows = self.ask(_COUNT, resource=self.resource)
+        rows = self.ask(_COUNT)
         self.end()
         return int(rows[0][0])
 
@@ -356,7 +361,7 @@ class AsyncSqlGuard(Guard):
         self.run(writing())
 
     def floor_size(self) -> int:
-        return int(self.run(self.alone(_COUNT, resource=self.resource))[0][0])
+        return int(self.run(self.alone(_COUNT))[0][0])
 
     def read(self, token: int) -> str | None:
         async def reading() -> list[tuple[Any, ...]]:

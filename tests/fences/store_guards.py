@@ -30,7 +30,7 @@ from leasehold.fences import (
     S3Fence,
     ZooKeeperFence,
 )
-from leasehold.fences.etcd import floor_keys
+from leasehold.fences.etcd import FLOORS
 from leasehold.fences.s3 import payload_of
 from leasehold.names import HIGHEST_TOKEN
 from leasehold.wires import etcd_messages
@@ -113,9 +113,10 @@ class EtcdGuard(StoreGuard):
         put = etcd_messages.put(self.resource.encode(), value.encode(), 0)
         self.run(self.fence._store.carry_out(Transaction([], [put], [])))
 
-    def _found(self, key: str) -> list[bytes]:
-        """Through the JSON gateway, which shares no code with the fence."""
-        body = json.dumps({"key": base64.b64encode(key.encode()).decode()}).encode()
+    def _found(self, key: str, end: str = "") -> list[bytes]:
+        """The value of a key, or those up to another. Through the JSON gateway, which shares no code with the fence."""
+        names = {"key": key, "range_end": end}
+        body = json.dumps({name: base64.b64encode(value.encode()).decode() for name, value in names.items()}).encode()
         url = self.address.replace("etcd:", "http:") + "/v3/kv/range"
         with urllib.request.urlopen(url, data=body, timeout=10.0) as answer:
             return [base64.b64decode(one.get("value", "")) for one in json.load(answer).get("kvs", [])]
@@ -125,7 +126,7 @@ class EtcdGuard(StoreGuard):
         return found[0].decode() if found else None
 
     def floor_size(self) -> int:
-        return sum(len(value) for key in floor_keys(self.resource) for value in self._found(key))
+        return sum(len(value) for value in self._found(FLOORS, FLOORS[:-1] + chr(ord(FLOORS[-1]) + 1)))
 
 
 class ZooKeeperGuard(StoreGuard):
@@ -164,9 +165,10 @@ class ZooKeeperGuard(StoreGuard):
         self.run(self.fence._store.ask([messages.set_data(self.resource, value.encode())]))
 
     def floor_size(self) -> int:
-        (reply,) = self.past.ask([messages.get_data(self.fence.floor_path(self.resource))])
-        data, stat = messages.data_in(reply.body)
-        return len(data) + stat.children
+        path = self.fence.floor_path(self.resource)
+        replies = self.past.ask([messages.get_data(one) for one in (path, path.rpartition("/")[0])])
+        (data, own), (_, all_of_them) = (messages.data_in(reply.body) for reply in replies)
+        return len(data) + own.children + all_of_them.children
 
     def peek(self) -> str | None:
         _, reply = self.past.ask([messages.sync(self.resource), messages.get_data(self.resource)])
@@ -257,7 +259,8 @@ class S3Guard(_AwsGuard):
 
     def floor_size(self) -> int:
         whole = self.past.head_object(Bucket=BUCKET, Key=self.resource)["ContentLength"]
-        return int(whole) - len(self.peek() or "")
+        pages = self.past.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
+        return int(whole) - len(self.peek() or "") + sum(int(page["KeyCount"]) for page in pages)
 
     def peek(self) -> str | None:
         try:
@@ -288,7 +291,8 @@ class DynamoDBGuard(_AwsGuard):
 
     def floor_size(self) -> int:
         key = {"resource": {"S": self.resource}}
-        return len(str(self.past.get_item(TableName="leasehold_fence", Key=key)["Item"]))
+        own = len(str(self.past.get_item(TableName="leasehold_fence", Key=key)["Item"]))
+        return own + int(self.past.scan(TableName="leasehold_fence", Select="COUNT")["Count"])
 
     def read(self, token: int) -> str | None:
         self.announce(token)
@@ -339,7 +343,8 @@ class GcsGuard(StoreGuard):
         return {} if answer.status_code == 404 else dict(answer.raise_for_status().json())
 
     def floor_size(self) -> int:
-        return len(json.dumps(self._fields()["metadata"]))
+        objects = self.past.get(f"{self.address}/storage/v1/b/{BUCKET}/o").raise_for_status().json()["items"]
+        return len(json.dumps(self._fields()["metadata"])) + len(objects)
 
     def peek(self) -> str | None:
         fields = self._fields()
