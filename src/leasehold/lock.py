@@ -21,6 +21,7 @@ CLEAN_UP_WITHIN = 0.25
 
 L = TypeVar("L")
 H = TypeVar("H", Lease, Leases)
+A = TypeVar("A", AsyncLease, AsyncLeases)
 
 
 class _Block(Generic[L]):
@@ -87,6 +88,23 @@ class _BlockingBlocks(Generic[H]):
             block.over = True
             block.lease._drop(block.entry)
             raise
+
+
+class _AsyncBlocks(Generic[A]):
+    """How ``async with`` blocks end."""
+
+    __slots__ = ()
+    _entered: _Entered[A]
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release. A loss is raised, unless the body raised: then it is added to that error as a note."""
+        caller = id(_current_task())
+        block = self._entered.innermost(caller)
+        block.over = True
+        self._entered.tidy(caller)
+        await block.lease._leave(block.entry, error)
 
 
 class _Named:
@@ -199,7 +217,7 @@ class Lock(_BlockingBlocks[Lease], _Named):
             raise
 
 
-class AsyncLock(_Named):
+class AsyncLock(_AsyncBlocks[AsyncLease], _Named):
     """A lock of the asyncio world; see `Lock`."""
 
     __slots__ = ("_entered",)
@@ -255,16 +273,6 @@ class AsyncLock(_Named):
             lease.cancel_body_when_lost()
         self._entered.enter(id(_current_task()), _Block(lease, attempt.want.holder))
         return lease
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Release. A loss is raised, unless the body raised: then it is added to that error as a note."""
-        caller = id(_current_task())
-        block = self._entered.innermost(caller)
-        block.over = True
-        self._entered.tidy(caller)
-        await block.lease._leave(block.entry, error)
 
 
 class _Names:
@@ -330,7 +338,7 @@ class Several(_BlockingBlocks[Leases], _Names):
         return self._guarded(self._wait, self._entered)
 
 
-class AsyncSeveral(_Names):
+class AsyncSeveral(_AsyncBlocks[AsyncLeases], _Names):
     """Several names at once, all or nothing, without deadlock; in the asyncio world."""
 
     __slots__ = ("_entered",)
@@ -366,16 +374,6 @@ class AsyncSeveral(_Names):
                 lease.cancel_body_when_lost()
         self._entered.enter(id(_current_task()), _Block(leases, None))
         return leases
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Release all, in the opposite order."""
-        caller = id(_current_task())
-        block = self._entered.innermost(caller)
-        block.over = True
-        self._entered.tidy(caller)
-        await block.lease._leave(block.entry, error)
 
 
 def _clean_up(desk: Desk, attempts: list[Attempt], error: BaseException) -> None:
