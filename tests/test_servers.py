@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import servers
+from leasehold.chaos.servers.programs import PROGRAMS
 
 
 @pytest.fixture
@@ -69,6 +70,15 @@ def test_passes_over_a_server_whose_runtime_is_missing(machine: Path, monkeypatc
     assert servers.find("zookeeper") is None
     program(machine / "bin" / "java")
     assert servers.find("zookeeper") == jar
+
+
+@pytest.mark.parametrize("engine", PROGRAMS)
+def test_the_chaos_tester_knows_each_program_by_the_same_marks(engine: str) -> None:
+    """It comes with the package, and this tool does without the package: so each has a list."""
+    known, row = PROGRAMS[engine], servers.ENGINES[engine]
+    assert (known.file, known.places, known.beside) == (row.program, row.places, row.beside)
+    assert known.package in row.packages
+    assert set(known.needs) >= set(row.needs)
 
 
 def test_a_given_url_is_enough_and_is_never_shown(
