@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import sqlite3
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import Protocol
 
 from leasehold.bench.contestant import TTL, Contestant, Opened
 from leasehold.bench.places import Place
@@ -114,54 +116,58 @@ class RawSQLite:
         self._connection.close()
 
 
-def _raw_redis(place: Place, name: str, ttl: int = TTL) -> Opened:
-    raw = RawRedis(place, name, ttl)
+class Raw(AbstractContextManager[None], Protocol):
+    """A floor that is connected; it is its own lock object."""
+
+    def close(self) -> object:
+        """Disconnect."""
+        ...
+
+
+def _opened(raw: Raw) -> Opened:
     return Opened(lambda: raw, lambda: raw, raw.close)
+
+
+def _raw_redis(place: Place, name: str, ttl: int = TTL) -> Opened:
+    return _opened(RawRedis(place, name, ttl))
 
 
 def _raw_redlock(place: Place, name: str, ttl: int = TTL) -> Opened:
-    raw = RawRedlock(place, name, ttl)
-    return Opened(lambda: raw, lambda: raw, raw.close)
+    return _opened(RawRedlock(place, name, ttl))
 
 
 def _raw_sqlite(place: Place, name: str, _ttl: int = TTL) -> Opened:
-    raw = RawSQLite(place, name)
-    return Opened(lambda: raw, lambda: raw, raw.close)
+    return _opened(RawSQLite(place, name))
 
 
 def _raw_postgres(place: Place, name: str, _ttl: int = TTL) -> Opened:
     from leasehold.bench.postgres import RawPostgres
 
-    raw = RawPostgres(place, name)
-    return Opened(lambda: raw, lambda: raw, raw.close)
+    return _opened(RawPostgres(place, name))
 
 
 def _raw_etcd(place: Place, name: str, _ttl: int = TTL) -> Opened:
     from leasehold.bench.etcd import RawEtcd
 
-    raw = RawEtcd(place, name)
-    return Opened(lambda: raw, lambda: raw, raw.close)
+    return _opened(RawEtcd(place, name))
 
 
 def _raw_zookeeper(place: Place, name: str, _ttl: int = TTL) -> Opened:
     from leasehold.bench.zookeeper import RawZooKeeper
 
-    raw = RawZooKeeper(place, name)
-    return Opened(lambda: raw, lambda: raw, raw.close)
+    return _opened(RawZooKeeper(place, name))
 
 
 def _raw_mysql(place: Place, name: str, _ttl: int = TTL) -> Opened:
     from leasehold.bench.mysql import RawMysql
 
-    raw = RawMysql(place, name)
-    return Opened(lambda: raw, lambda: raw, raw.close)
+    return _opened(RawMysql(place, name))
 
 
 def _raw_consul(place: Place, name: str, _ttl: int = TTL) -> Opened:
     from leasehold.bench.consul import RawConsul
 
-    raw = RawConsul(place, name)
-    return Opened(lambda: raw, lambda: raw, raw.close)
+    return _opened(RawConsul(place, name))
 
 
 FLOORS = {
