@@ -26,6 +26,13 @@ INPUTS = 50_000
 NASTY = list("ab:/%{}*?[]\\ .-_~'\"`$;|&<>=+#@!^(),\0\n\r\t\x7f\u202e\u200b\ud800\u0301é\ufeff\U0001f512")
 
 
+SCHEMES = [
+    *("redis", "rediss", "redis+unix", "redis+sentinel", "valkey", "redlock", "sqlite", "postgresql", "mysql", "etcd"),
+    *("postgresql+session", "mysql+session", "etcds", "zookeeper", "zookeepers", "consul", "consuls"),
+    *("nosuch", "", "REDIS", "1"),
+]
+
+
 class TextOfItsOwn(str):
     """Looks like a name, and may change its mind."""
 
@@ -61,9 +68,7 @@ def some_url(chance: random.Random) -> Any:
     """An engine's address, more or less."""
     if chance.random() < 0.1:
         return chance.choice(NOT_TEXT)
-    scheme = chance.choice(
-        ["redis", "rediss", "redis+unix", "redis+sentinel", "valkey", "sqlite", "nosuch", "", "REDIS", "1"]
-    )
+    scheme = chance.choice(SCHEMES)
     pieces = [
         chance.choice(["://", ":", "//", "", ":///"]),
         chance.choice(["", "user:pw@", "@", ":pw@", "a@b@", "%zz@"]),
@@ -102,13 +107,12 @@ def outcome(call: Callable[[], object]) -> bool:
     return True
 
 
-@pytest.mark.filterwarnings("ignore::leasehold.GuaranteeWarning")
-def test_fifty_thousand_inputs_are_accepted_or_refused_with_a_typed_error() -> None:
+def fuzz(seed: int, inputs: int) -> None:
     """Names, namespaces, labels, durations, tokens, permits, URLs: no untyped exception, and nothing is sent."""
-    chance = random.Random(20_261)
+    chance = random.Random(seed)
     blocking, tasks = Leasehold("redis://127.0.0.1:1"), AsyncLeasehold("redis://127.0.0.1:1")
     accepted = {True: 0, False: 0}
-    for _ in range(INPUTS // 10):
+    for _ in range(inputs // 10):
         text, number, url = some_text(chance), some_number(chance), some_url(chance)
         calls: list[Callable[[], object]] = [
             partial(check_name, text),
@@ -124,9 +128,21 @@ def test_fifty_thousand_inputs_are_accepted_or_refused_with_a_typed_error() -> N
         ]
         for call in calls:
             accepted[outcome(call)] += 1
-    assert sum(accepted.values()) == INPUTS
-    assert accepted[True] > INPUTS // 50, "the generator gives nothing that is right"
-    assert accepted[False] > INPUTS // 4, "the generator gives nothing that is wrong"
+    assert sum(accepted.values()) == inputs
+    assert accepted[True] > inputs // 50, "the generator gives nothing that is right"
+    assert accepted[False] > inputs // 4, "the generator gives nothing that is wrong"
+
+
+@pytest.mark.filterwarnings("ignore::leasehold.GuaranteeWarning")
+def test_fifty_thousand_inputs_are_accepted_or_refused_with_a_typed_error() -> None:
+    fuzz(20_261, INPUTS)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore::leasehold.GuaranteeWarning")
+@pytest.mark.parametrize("part", range(8))
+def test_two_million_inputs_are_accepted_or_refused_with_a_typed_error(part: int) -> None:
+    fuzz(part, 2_000_000 // 8)
 
 
 def test_the_checks_do_object() -> None:

@@ -19,7 +19,8 @@ SHORTEST_REQUEST = 0.05
 GRACE = 0.1
 """How long past the caller's wait leaving the queue may take."""
 FIRST_BACKOFF = 0.05
-LONGEST_BACKOFF = 2.0
+LONGEST_BACKOFF = 0.6
+"""An engine that is back is asked again within a second."""
 
 
 class Attempt:

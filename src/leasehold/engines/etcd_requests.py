@@ -65,6 +65,8 @@ class Requests:
         """Send a transaction: carry out `then` if all conditions hold, and else `otherwise`."""
         request = messages.txn(conditions, then, otherwise)
         outcome = await self.ask(messages.TXN, request, until, messages.outcome_of, place)
+        if not conditions and not outcome.succeeded:
+            raise EngineError(f"etcd at {self._address} said that a condition failed where there was none")
         if len(outcome.found) != sum(map(messages.is_look, then if outcome.succeeded else otherwise)):
             raise EngineError(f"etcd at {self._address} did not answer all questions of a transaction")
         return outcome

@@ -7,17 +7,18 @@ a name for the rest of a transaction of the caller's own.
 from __future__ import annotations
 
 import json
-import weakref
 from collections.abc import Sequence
 from typing import Final
 
 from leasehold.core.engine import Purpose, Renewal, Want
 from leasehold.core.table import LATENESS, SLACK, Place
+from leasehold.engines.family import WiredFamily
 from leasehold.engines.postgres_facts import SETTINGS, lease_facts, warn_if_weak
 from leasehold.engines.postgres_session import PostgresSessionFamily
 from leasehold.engines.postgres_transaction import lock_in_transaction, lock_in_transaction_async
 from leasehold.engines.sql_lease import Changed, SqlLeaseEngine
 from leasehold.wires.postgres import PostgresWire, asyncio_wire, blocking_wire
+from leasehold.wires.postgres_errors import nonsense
 from leasehold.wires.postgres_line import Line
 from leasehold.wires.postgres_tables import CLOCK, LAZILY, dialect_of, prefix_of, tables_sql
 from leasehold.wires.postgres_target import Target, target_from_client, target_from_url, warn_of_transport
@@ -43,7 +44,7 @@ ON CONFLICT (namespace, name) DO UPDATE SET
     token = greatest(l.token + 1, {now}), turn_since = {now}, holder = $3, since = {now}, expires = {now} + $4,
     lasts = $4, beat = 0, delay = $5, about = $6
 WHERE l.crowd = 0 AND l.closed_until <= {now} AND (l.holder IS NULL OR (l.expires <= {now} AND l.delay = 0))
-RETURNING token
+RETURNING token, holder
 """
 _RELEASE_ALONE: Final = """
 UPDATE {prefix}lease SET holder = NULL, turn_since = {now} FROM {lazily}
@@ -72,11 +73,11 @@ WITH {head}, taken AS (
         lasts = $4, beat = 0, delay = $5, about = $6, crowd = {crowd}
     FROM head WHERE l.namespace = $1 AND l.name = $2 AND head.holder = $3 AND l.crowd = 2 AND l.closed_until <= {now}
         AND (l.holder IS NULL OR (l.expires <= {now} AND l.delay = 0)) AND NOT EXISTS ({sleeper})
-    RETURNING l.token
+    RETURNING l.token, l.holder
 ), left_queue AS (
     DELETE FROM {prefix}waiter USING taken WHERE namespace = $1 AND name = $2 AND holder = $3
 )
-SELECT token FROM taken
+SELECT token, holder FROM taken
 """
 _RELEASE_TO_NEXT: Final = """
 WITH {head}, freed AS (
@@ -127,8 +128,17 @@ class PostgresEngine(SqlLeaseEngine[Line]):
             int(want.delay * 1_000_000),
             want.about,
         )
-        rows = await self._ask(Request(self._statements["take_free"], values), until)
-        return rows[0][0] if rows else 0
+        return self._granted(want, await self._ask(Request(self._statements["take_free"], values), until))
+
+    def _granted(self, want: Want, rows: list[Row]) -> int:
+        """The token, or 0. A grant names its holder, so that nobody takes the answer to somebody else for its own."""
+        match rows:
+            case []:
+                return 0
+            case [(int(token), want.holder)] if token > 0:
+                return token
+        self._wire.distrust()
+        raise nonsense(rows, self.facts.address)
 
     async def _release_alone(self, name: str, holder: str, until: float) -> bool:
         values = (self._namespace, name, holder)
@@ -138,7 +148,7 @@ class PostgresEngine(SqlLeaseEngine[Line]):
         micros = int(want.ttl * 1_000_000), int(want.delay * 1_000_000)
         values = (self._namespace, want.name, want.holder, *micros, want.about)
         rows = await self._once_locked(want.name, Request(self._statements["take_turn"], values), until, lazily=False)
-        return rows[0][0] if rows else 0
+        return self._granted(want, rows)
 
     async def _release_to_next(self, name: str, holder: str, until: float) -> Changed[bool] | None:
         values = (self._namespace, name, holder)
@@ -182,12 +192,12 @@ class PostgresEngine(SqlLeaseEngine[Line]):
         self._family.forked()
 
 
-class PostgresFamily:
+class PostgresFamily(WiredFamily[PostgresEngine, PostgresWire]):
     """One database, and how to reach it in each world."""
 
     def __init__(self, target: Target, namespace: str, label: str, *, clock: str = CLOCK) -> None:
         """`clock` is the server's own, except in tests."""
-        self.facts = lease_facts(target.address)
+        super().__init__(lease_facts(target.address))
         self.target, self._label = target, label
         self.leases = LeaseTable(dialect_of(target.schema, clock), namespace)
         words = {"prefix": prefix_of(target.schema), "now": clock}
@@ -204,27 +214,15 @@ class PostgresFamily:
             "settings": SETTINGS,
         }
         self.statements = {name: Statement(text, f"leasehold_{name}") for name, text in texts.items()}
-        self._wires: weakref.WeakSet[PostgresWire] = weakref.WeakSet()
 
-    def __repr__(self) -> str:
-        return f"<PostgresFamily {self.facts.address}>"
+    def _blocking_wire(self) -> PostgresWire:
+        return blocking_wire(self.target, self._label)
 
-    def blocking(self) -> PostgresEngine:
-        """An engine whose operations block. Threads may share it."""
-        return self._engine(blocking_wire(self.target, self._label))
+    def _asyncio_wire(self) -> PostgresWire:
+        return asyncio_wire(self.target, self._label)
 
-    def asyncio(self) -> PostgresEngine:
-        """An engine for the running event loop. Tasks may share it."""
-        return self._engine(asyncio_wire(self.target, self._label))
-
-    def _engine(self, wire: PostgresWire) -> PostgresEngine:
-        self._wires.add(wire)
+    def _engine_over(self, wire: PostgresWire) -> PostgresEngine:
         return PostgresEngine(self, wire)
-
-    def forked(self) -> None:
-        """In a forked child: let go of every inherited connection, of whichever engine."""
-        for wire in list(self._wires):
-            wire.forked()
 
 
 def open_engine(on: str | object, *, namespace: str, client_label: str) -> PostgresFamily | PostgresSessionFamily:

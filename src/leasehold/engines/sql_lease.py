@@ -83,6 +83,10 @@ class SqlWire(Protocol[LineT]):
         """No more wake-ups for this holder."""
         ...
 
+    def distrust(self) -> None:
+        """An answer made no sense: close what is idle."""
+        ...
+
     async def close(self) -> None:
         """Close connections."""
         ...

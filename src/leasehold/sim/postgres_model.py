@@ -213,10 +213,10 @@ class Database:
         if lease is None:
             token = max(self.base + 1, now)
             rows.lease = [token, now, 0, 0, holder, now, now + ttl, ttl, 0, delay, about]
-            return [(token,)]
+            return [(token, holder)]
         if lease[CROWD] or not _is_free(lease, now):
             return []
-        return [(_seated(lease, now, values),)]
+        return [(_seated(lease, now, values), holder)]
 
     def _release_alone(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
         lease, now = self.lock(transaction, (namespace, name)).lease, self.clock()
@@ -236,7 +236,7 @@ class Database:
         token = _seated(lease, now, values)
         rows.waiters = {seq: one for seq, one in rows.waiters.items() if one[1] != holder}
         lease[CROWD] = 2 if rows.waiters else 0
-        return [(token,)]
+        return [(token, holder)]
 
     def _release_to_next(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
         rows, now = self.lock(transaction, (namespace, name)), self.clock()

@@ -35,7 +35,7 @@ OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 250),  # who waits shall be served within a second of its coming back
     ("grpc.keepalive_time_ms", 10_000),  # etcd hangs up on those who ping more often than every 5 s
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),

@@ -7,6 +7,7 @@ are sent and answers read here, each within its own deadline, in whichever world
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -52,6 +53,9 @@ class Line:
         """Whether the server remembers a statement until it is sent again. Behind some poolers it does not."""
         self._pgconn, self._address = pgconn, address
         self._prepared: dict[Statement, bytes] = {}
+        self._remarks: deque[pq.abc.PGresult] = deque(maxlen=1)
+        """What was said beside the answers; while nothing is asked, libpq remarks whatever answers nothing."""
+        pgconn.notice_handler = self._remarks.append
 
     @property
     def socket(self) -> int:
@@ -252,17 +256,24 @@ class Line:
         return found
 
     def is_usable(self) -> bool:
-        """Whether an idle line can carry a request: it is open, and the server has not hung up."""
+        """Whether an idle line can carry a request: it is open, and the server has neither hung up nor said anything.
+
+        An answer to nothing, left where libpq has read it already, would be taken for the answer to the next request.
+        """
         if self._pgconn.status == _BAD:
             return False
-        if has_something(self._pgconn.socket):
-            try:
-                self.notifications()
-            except ConnectionError:
-                return False
-            # Also after the server's last words its end of the connection can be read from: it has closed it.
-            return not has_something(self._pgconn.socket)
-        return True
+        self._remarks.clear()
+        heard = has_something(self._pgconn.socket)
+        try:
+            if heard:
+                self._pgconn.consume_input()
+            self._pgconn.notifies()
+        except psycopg.Error:
+            return False
+        if self._remarks or self._pgconn.status == _BAD:
+            return False
+        # Also after the server's last words its end of the connection can be read from: it has closed it.
+        return not (heard and has_something(self._pgconn.socket))
 
     def close(self) -> None:
         """Close the connection."""

@@ -7,6 +7,7 @@ that is not answered in time fails alone; the connection is given up when the se
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import socket
 import weakref
@@ -206,6 +207,7 @@ class AsyncWire:
         self._failed_at = float("-inf")
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._left_behind: list[Any] = []
+        self._context = contextvars.copy_context()  # one for all timers, of which there are as many as tasks that wait
 
     def ask(self, request: bytes, until: float) -> Awaitable[Any]:
         """Send one request."""
@@ -249,7 +251,7 @@ class AsyncWire:
         woken = self._wakes.get(holder.encode())
         if woken is None:
             return
-        timer = woken.get_loop().call_later(max(until - self.world.now(), 0.0), _settle, woken)
+        timer = woken.get_loop().call_later(max(until - self.world.now(), 0.0), _settle, woken, context=self._context)
         try:
             await woken
         except BaseException:

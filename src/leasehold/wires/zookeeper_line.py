@@ -247,7 +247,7 @@ class Line:
             try:
                 while data := self._sock.recv(CHUNK):
                     self._in += data
-                    self.heard_at, heard = now, True
+                    heard = True
                     if len(data) < CHUNK and len(self._later) == 1:
                         break  # with TLS, more may have arrived than the system knows of
                 else:
@@ -256,17 +256,18 @@ class Line:
                 pass
             except OSError as error:
                 self._fail(_words(error))
-            self._hand_out()
+            self._hand_out(now)
             self._moving = False
             for other, reader in self._readers.items() if heard else ():  # for nothing, they would never stop
                 if other is not station:
                     reader.wake()
 
-    def _hand_out(self) -> None:
+    def _hand_out(self, now: float) -> None:
         try:
             while (message := messages.frame_in(self._in, LONGEST_MESSAGE)) is not None:
                 number, reply = messages.reply_in(message)
-                self.seen = max(self.seen, reply.zxid)
+                # Only a whole message counts: behind a length that is wrong, all that follows would be swallowed.
+                self.heard_at = now
                 if number == messages.EVENT:
                     _, path = messages.event_in(reply.body)
                     # Whatever happened to it: the server has forgotten the watch, and who listens looks again.
@@ -276,6 +277,8 @@ class Line:
                     continue
                 elif self._unanswered:
                     self._unanswered.popleft().settle(number, reply)
+                    # Not of any other message: no server lets one in who claims to have seen what is yet to come.
+                    self.seen = max(self.seen, reply.zxid)
                 else:
                     raise Malformed("it answers a question that was not asked")
         except Malformed as error:
