@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -226,9 +225,10 @@ def test_verbose_tells_of_the_lease(leasehold: Command) -> None:
 def test_verbose_tells_whom_it_waits_for(leasehold: Command, heart: Heart) -> None:
     first = leasehold.start_with(heart, "name", "--label", "the first")
     second = leasehold.start("run", "name", "--wait", "20", "-v", "--", "true")
-    time.sleep(2)
+    assert second.stderr is not None
+    assert "waiting up to 20 s for 'name', held by the first@" in second.stderr.readline()
     first.terminate()
-    assert "waiting up to 20 s for 'name', held by the first@" in second.communicate(timeout=20)[1]
+    second.communicate(timeout=20)
     assert second.returncode == 0
 
 

@@ -31,8 +31,9 @@ def test_it_prints_an_address_that_lets_in_and_ends_when_told(leasehold: Command
     assert len(token) >= 43
     with Leasehold(sqlite_url) as locks, locks.lock("name", ttl=600):
         assert ask(f"{url}api/name?name=name", token)["holders"]
-    with pytest.raises(urllib.error.HTTPError, match="401"):
+    with pytest.raises(urllib.error.HTTPError, match="401") as refused:
         ask(f"{url}api/names", "x" * 43)
+    refused.value.close()
     running.send_signal(signal.SIGTERM)
     out, err = running.communicate(timeout=20)
     assert (running.returncode, out) == (-signal.SIGTERM, "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 import time
 import urllib.error
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.engines.etcd_help import Driven, counted, family_at, fresh_name, want
+from tests.support.certificates import make_certificates
 from tests.support.etcd_server import EtcdNode, encoded, running_etcd
 
 from leasehold import EngineError, EngineUnavailable, Leasehold
@@ -109,9 +109,10 @@ def test_a_full_database_says_how_to_make_room(tmp_path: Path) -> None:
     """Etcd takes no writes then, and goes on when there is room again; what is held can still be given back."""
     with running_etcd(tmp_path, settings=["--quota-backend-bytes=4194304"]) as node, Leasehold(node.url) as client:
         lease = client.lock("held", ttl=20).acquire()
-        with pytest.raises(urllib.error.HTTPError):
+        with pytest.raises(urllib.error.HTTPError) as refused:
             for number in range(20):
                 node.ask("/v3/kv/put", {"key": encoded(f"load-{number}"), "value": encoded(b"x" * 1_000_000)})
+        refused.value.close()
         with pytest.raises(EngineError, match=r"is full.*alarm disarm") as caught:
             client.lock("another", ttl=20, wait=5).acquire()
         assert not isinstance(caught.value, EngineUnavailable)
@@ -122,30 +123,10 @@ def test_a_full_database_says_how_to_make_room(tmp_path: Path) -> None:
 # TLS
 
 
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An authority, a server's certificate for 127.0.0.1 and a client's."""
-    folder = tmp_path_factory.mktemp("certificates")
-    for authority in ("ca", "other"):
-        openssl(
-            folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
-            "-subj", f"/CN=authority {authority}", "-keyout", f"{authority}.key", "-out", f"{authority}.pem",
-        )  # fmt: skip
-    for name, purpose in (("server", "serverAuth,clientAuth"), ("client", "clientAuth")):
-        (folder / f"{name}.ext").write_text(f"subjectAltName=IP:127.0.0.1\nextendedKeyUsage={purpose}\n")
-        openssl(
-            folder, "req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}",
-            "-keyout", f"{name}.key", "-out", f"{name}.csr",
-        )  # fmt: skip
-        openssl(
-            folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
-            "-days", "2", "-extfile", f"{name}.ext", "-out", f"{name}.pem",
-        )  # fmt: skip
-    return folder
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")

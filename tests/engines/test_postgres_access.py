@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import subprocess
 import warnings
 from collections.abc import Iterator
 
@@ -13,6 +12,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from tests.engines.postgres_help import WORLDS, assert_hidden, calling, exercise, want
+from tests.support.certificates import make_certificates
 from tests.support.postgres_server import PASSWORD, PostgresServer, own_folder, running_postgres
 
 from leasehold import EngineError, EngineUnavailable, GuaranteeWarning, Leasehold, Misuse
@@ -141,18 +141,7 @@ def tls() -> Iterator[PostgresServer]:
     """A server whose certificate is for `localhost`, by an authority of its own; others are beside it."""
     with own_folder() as folder:
         server = PostgresServer(folder, {"ssl": "on", "ssl_cert_file": "server.pem", "ssl_key_file": "server.key"})
-
-        def openssl(*arguments: str) -> None:
-            subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-        new = ("-newkey", "rsa:2048", "-nodes", "-days", "3")
-        for authority in ("ca", "other"):
-            files = ("-keyout", f"{authority}.key", "-out", f"{authority}.pem")
-            openssl("req", "-x509", *new, "-subj", f"/CN={authority}", *files)
-        openssl("req", *new[:3], "-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.csr")
-        (folder / "names").write_text("subjectAltName=DNS:localhost\n")
-        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "3", "-extfile", "names")
-        openssl("x509", "-req", "-in", "server.csr", *signed, "-out", "server.pem")
+        make_certificates(folder, "DNS:localhost")
         try:
             server.create(with_files=("server.pem", "server.key"))
             yield server

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.engines.redis_help import WORLDS
 from tests.engines.test_redlock_faults import tokens
+from tests.support.certificates import make_certificates
 from tests.support.redis_server import RedisServer, free_port, running
 from tests.support.redlock_servers import running_quorum
 
@@ -21,22 +21,16 @@ PASSWORD = "canary-Zq8"
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for loopback that is its own authority."""
-    folder = tmp_path_factory.mktemp("certificate")
-    subject = ("-subj", "/CN=server", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost")
-    files = ("-keyout", "key.pem", "-out", "cert.pem")
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3", *subject, *files]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return folder
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_certificates(tmp_path_factory.mktemp("certificates"), "IP:127.0.0.1,DNS:localhost")
 
 
 @contextlib.contextmanager
-def different_servers(certificate: Path, folder: Path) -> Iterator[list[str]]:
+def different_servers(certificates: Path, folder: Path) -> Iterator[list[str]]:
     """One behind TLS and a host name, one behind a Unix socket, and one with a user who may do little."""
     port, path = free_port(), folder / "socket"
-    key = ("--tls-cert-file", str(certificate / "cert.pem"), "--tls-key-file", str(certificate / "key.pem"))
-    listens = ("--tls-port", str(port), "--tls-auth-clients", "no", "--tls-ca-cert-file", str(certificate / "cert.pem"))
+    key = ("--tls-cert-file", str(certificates / "server.pem"), "--tls-key-file", str(certificates / "server.key"))
+    listens = ("--tls-port", str(port), "--tls-auth-clients", "no", "--tls-ca-cert-file", str(certificates / "ca.pem"))
     rights = ["on", f">{PASSWORD}", *NEEDED_RIGHTS.split()]
     with contextlib.ExitStack() as stack:
         for name, settings in (("tls", (*key, *listens)), ("unix", ("--unixsocket", str(path)))):
@@ -46,15 +40,15 @@ def different_servers(certificate: Path, folder: Path) -> Iterator[list[str]]:
         guarded = stack.enter_context(running(RedisServer("redis", folder / "guarded")))
         guarded.ask("ACL", "SETUSER", "leases", *rights)
         yield [
-            f"rediss://localhost:{port}?ca={certificate}/cert.pem",
+            f"rediss://localhost:{port}?ca={certificates}/ca.pem",
             f"redis+unix://{path}",
             f"redis://leases:{PASSWORD}@127.0.0.1:{guarded.port}/2",
         ]
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_servers_may_differ(certificate: Path, tmp_path: Path, world: str) -> None:
-    with different_servers(certificate, tmp_path) as urls:
+def test_servers_may_differ(certificates: Path, tmp_path: Path, world: str) -> None:
+    with different_servers(certificates, tmp_path) as urls:
         initialise(urls)
         found = tokens(urls, world, 5)
         assert found == sorted(set(found))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.engines.zookeeper_help import expire, fresh_name
+from tests.support.certificates import make_certificates
 from tests.support.etcd_server import free_port
 from tests.support.zookeeper_server import TICK, ZooKeeperServer, running_zookeeper
 
@@ -192,19 +193,11 @@ def test_a_chroot_is_made_and_keeps_apart(server: ZooKeeperServer, client: Lease
 # TLS
 
 
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A server's certificate for 127.0.0.1, which is its own authority."""
-    folder = tmp_path_factory.mktemp("certificates")
-    openssl(
-        folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=server",
-        "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem",
-    )  # fmt: skip
-    (folder / "both.pem").write_text((folder / "key.pem").read_text() + (folder / "cert.pem").read_text())
+    """An authority, and a server's key with its certificate in one file."""
+    folder = make_certificates(tmp_path_factory.mktemp("certificates"))
+    (folder / "both.pem").write_text((folder / "server.key").read_text() + (folder / "server.pem").read_text())
     return folder
 
 
@@ -215,7 +208,7 @@ def secure_server(certificates: Path) -> Iterator[ZooKeeperServer]:
         "ssl.clientAuth": "none",
         "ssl.keyStore.location": str(certificates / "both.pem"),
         "ssl.keyStore.type": "PEM",
-        "ssl.trustStore.location": str(certificates / "cert.pem"),
+        "ssl.trustStore.location": str(certificates / "ca.pem"),
         "ssl.trustStore.type": "PEM",
     }
     java = ("-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",)
@@ -229,7 +222,7 @@ def test_tls_is_spoken_and_the_certificate_checked(
 ) -> None:
     host = f"127.0.0.1:{secure_server.settings['secureClientPort']}"
     name = fresh_name()
-    with Leasehold(f"zookeepers://{login}{host}?tick={TICK}&ca={certificates}/cert.pem", namespace=login) as locks:
+    with Leasehold(f"zookeepers://{login}{host}?tick={TICK}&ca={certificates}/ca.pem", namespace=login) as locks:
         leases = [locks.lock(f"{name}-{number}", ttl=1.0).acquire() for number in range(20)]
         waiting = threading.Thread(target=lambda: locks.lock(f"{name}-0", ttl=1.0, wait=10).acquire().release())
         waiting.start()
@@ -254,7 +247,7 @@ def test_tls_in_asyncio(secure_server: ZooKeeperServer, certificates: Path) -> N
     host = f"127.0.0.1:{secure_server.settings['secureClientPort']}"
 
     async def take() -> None:
-        locks = AsyncLeasehold(f"zookeepers://{host}?tick={TICK}&ca={certificates}/cert.pem")
+        locks = AsyncLeasehold(f"zookeepers://{host}?tick={TICK}&ca={certificates}/ca.pem")
         async with locks.lock(fresh_name(), ttl=TTL) as lease:
             lease.check()
         await locks.close()

@@ -151,6 +151,7 @@ class ConsulNode:
         except urllib.error.HTTPError as error:
             if error.code != 404:
                 raise
+            error.close()
             return []
         return found
 
