@@ -10,6 +10,8 @@ SERVERS ?= redis valkey etcd consul postgresql pgbouncer zookeeper mariadb chrom
 PYTEST_ARGS ?=
 # Most tests wait for leases to run out, so two at a time cost each other little; a file stays with one worker.
 WORKERS ?= 2
+# The tests start hundreds of processes, each of which would compile Leasehold anew where Python may keep nothing.
+export PYTHONDONTWRITEBYTECODE :=
 BENCH_ARGS ?=
 PEERS_ARGS ?=
 # What `make soak` runs on, and for how long on each.
@@ -35,7 +37,8 @@ help:  ## show this help
 demo: $(VENV)/.ready  ## watch a stalled holder's write being refused (no server needed)
 	@$(BIN)/python -m leasehold.demo
 
-test: $(VENV)/.ready-dev servers lint  ## get the servers, lint, check types, run the tests
+test: $(VENV)/.ready-dev  ## get the servers, lint, check types, run the tests
+	@$(MAKE) --no-print-directory -j 2 servers lint
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not nightly" $(PYTEST_ARGS)
 
 nightly: $(VENV)/.ready-dev servers  ## run the tests that take longest, which `make test` leaves out
