@@ -20,6 +20,7 @@ COMPARISON = re.compile(r"(<!-- comparison -->\n).*?(<!-- end of comparison -->)
 COMPARED = {
     "[SQLite](sqlite.md)": "sqlite://",
     "[Redis](redis.md)": "redis://127.0.0.1",
+    "[Redis Cluster](redis-cluster.md)": "redis+cluster://127.0.0.1",
     "[Redlock](redlock.md)": "redlock://127.0.0.1:6001,127.0.0.1:6002,127.0.0.1:6003",
     "[PostgreSQL](postgresql.md)": "postgresql://user@127.0.0.1/database",
     "[PostgreSQL sessions](postgresql-session.md)": "postgresql+session://user@127.0.0.1/database",

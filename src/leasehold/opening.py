@@ -22,6 +22,8 @@ _BUILT_IN = {
     "rediss+sentinel": "leasehold.engines.redis",
     "valkey": "leasehold.engines.redis",
     "valkeys": "leasehold.engines.redis",
+    "redis+cluster": "leasehold.engines.redis_cluster",
+    "rediss+cluster": "leasehold.engines.redis_cluster",
     "redlock": "leasehold.engines.redlock",
     "redlocks": "leasehold.engines.redlock",
     "consul": "leasehold.engines.consul",
@@ -42,6 +44,10 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30}):", re.ASCII)
 _CLIENT_PACKAGES = {
     "redis": "leasehold.engines.redis",
     "valkey": "leasehold.engines.redis",
+    "redis.cluster": "leasehold.engines.redis_cluster",
+    "redis.asyncio.cluster": "leasehold.engines.redis_cluster",
+    "valkey.cluster": "leasehold.engines.redis_cluster",
+    "valkey.asyncio.cluster": "leasehold.engines.redis_cluster",
     "psycopg": "leasehold.engines.postgres",
     "pymysql": "leasehold.engines.mysql",
     "kazoo": "leasehold.engines.zookeeper",
@@ -72,7 +78,7 @@ def _opener(on: object) -> Opener:
     if isinstance(on, list | tuple):
         return _load("leasehold.engines.redlock")
     package = type(on).__module__.partition(".")[0]
-    module = _CLIENT_PACKAGES.get(package)
+    module = _CLIENT_PACKAGES.get(type(on).__module__) or _CLIENT_PACKAGES.get(package)
     if package == "sqlalchemy":
         module = _SQLALCHEMY_DIALECTS.get(getattr(getattr(on, "dialect", None), "name", ""))
     if module is not None:

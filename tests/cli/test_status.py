@@ -188,7 +188,7 @@ def test_engines_as_data(leasehold: Command) -> None:
     engines = json.loads(leasehold("engines", "--json").stdout)["engines"]
     assert [one["engine"] for one in engines][:2] == ["sqlite", "redis"]
     schemes = {"redlock", "consul", "etcd", "zookeeper", "postgresql", "postgresql+session", "mysql", "mysql+session"}
-    assert {one["engine"] for one in engines} == schemes | {"sqlite", "redis"}
+    assert {one["engine"] for one in engines} == schemes | {"sqlite", "redis", "redis+cluster"}
     for one in engines:
         assert set(one["capabilities"]) == {capability.name.lower() for capability in Capability}
         assert all(isinstance(has, bool) for has in one["capabilities"].values())

@@ -16,6 +16,7 @@ from tests.support.etcd_server import running_etcd
 from tests.support.mariadb_server import running_mariadb
 from tests.support.moto_server import running_moto
 from tests.support.postgres_server import running_postgres
+from tests.support.redis_cluster import running_cluster
 from tests.support.redlock_servers import running_quorum
 from tests.support.zookeeper_server import running_zookeeper
 
@@ -73,6 +74,13 @@ def docs_zookeeper_url() -> Iterator[str]:
     """A real ZooKeeper."""
     with running_zookeeper() as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def docs_rediscluster_url() -> Iterator[str]:
+    """A real Redis Cluster of three primaries."""
+    with running_cluster() as cluster:
+        yield cluster.url
 
 
 @pytest.fixture(scope="session")

@@ -53,23 +53,6 @@ class Sentinel(RedisServer):
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, size: int = 3) -> Iterator[list[RedisServer]]:
-    """A Redis Cluster of so many nodes without replicas, each with its part of the slots."""
-    with contextlib.ExitStack() as stack:
-        homes = [_made(folder / f"node-{number}") for number in range(size)]
-        servers = [RedisServer("redis", home, *QUICKLY, "--cluster-enabled", "yes") for home in homes]
-        nodes = [stack.enter_context(running(server)) for server in servers]
-        for number, node in enumerate(nodes):
-            node.ask("CLUSTER", "ADDSLOTSRANGE", 16384 * number // size, 16384 * (number + 1) // size - 1)
-            node.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-        for node in nodes[1:]:
-            nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port)
-        for node in nodes:
-            wait_until(lambda node=node: b"cluster_state:ok" in node.ask("CLUSTER", "INFO"))  # type: ignore[misc]
-        yield nodes
-
-
-@contextlib.contextmanager
 def standby_of(primary: PostgresServer) -> Iterator[PostgresServer]:
     """A PostgreSQL server that follows another by streaming."""
     with tempfile.TemporaryDirectory(prefix="leasehold-standby-") as name:

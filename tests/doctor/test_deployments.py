@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from tests.doctor.deployments import (
-    cluster,
     primary_and_replica,
     replicated_mariadb,
     standby_of,
@@ -14,6 +13,7 @@ from tests.doctor.deployments import (
 )
 from tests.doctor.looking import diagnosis_of, finding_of, level_of, wait_until
 from tests.support.postgres_server import PostgresServer, running_postgres
+from tests.support.redis_cluster import running_cluster
 
 from leasehold import Leasehold
 from leasehold.doctor import Diagnosis
@@ -59,23 +59,40 @@ def test_sentinel(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_redis_cluster(tmp_path: Path) -> None:
-    with cluster(tmp_path) as nodes:
-        for node in nodes:
+def test_a_redis_cluster() -> None:
+    with running_cluster() as cluster:
+        for node in cluster.nodes:
             asked = diagnosis_of(node.url)
             level, seen, fix = about(asked, "topology")
             assert level == "problem"
             assert "one of the 3 nodes" in seen
             assert "no cluster" in fix
+            assert "redis+cluster://" in fix
             assert asked.fit_for.startswith("Nothing to rely on")
+        whole = diagnosis_of(cluster.url)
+        assert "3 primaries serve all slots" in about(whole, "slots")[1]
+        assert whole.fit_for.startswith("Efficiency only")
 
 
-def test_a_redis_cluster_of_one_node(tmp_path: Path) -> None:
-    with cluster(tmp_path, 1) as [node]:
+def test_a_redis_cluster_of_one_node() -> None:
+    with running_cluster(1) as cluster:
+        (node,) = cluster.nodes
         asked = diagnosis_of(node.url)
         assert about(asked, "topology")[0] == "warning"
         assert about(asked, "permissions")[0] == "ok"
         assert "weakened" in asked.fit_for
+        whole = diagnosis_of(cluster.url)
+        assert {one.check: one.level for one in whole.findings} == {
+            "reachable": "ok", "slots": "ok", "topology": "warning", "permissions": "ok",
+        }  # fmt: skip
+        assert whole.fit_for.startswith("Efficiency only")
+        assert whole.version.startswith("Redis ")
+        node.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
+        node.ask("CONFIG", "SET", "appendonly", "no")
+        node.ask("CLUSTER", "DELSLOTSRANGE", 0, 0)
+        broken = diagnosis_of(cluster.url)
+        assert "no node serves 1 of the 16384 slots" in about(broken, "slots")[1]
+        assert f"127.0.0.1:{node.port}: there is no append-only file" in about(broken, "persistence")[1]
 
 
 @pytest.mark.nightly

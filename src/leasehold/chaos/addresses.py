@@ -33,6 +33,7 @@ _PORTS: Final = {
 _REASONS: Final = {
     "sqlite": "the engine is a file, so there is no network to be broken",
     "redis+unix": "the engine is reached by a socket in the file system, so there is no network to be broken",
+    "redis+cluster": "a cluster tells clients the addresses of its nodes, past any proxy",
     "redis+sentinel": "Sentinel tells clients the addresses of the servers, past any proxy",
 }
 _URL: Final = re.compile(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _FAMILIES: Final = {
     "sqlite": "sqlite",
     "redis": "redis",
+    "redis+cluster": "redis_cluster",
     "redlock": "redlock",
     "postgresql": "postgres",
     "postgresql+session": "postgres",

@@ -112,7 +112,8 @@ def topology(told: dict[str, str], *, sentinel: bool = False) -> Finding:
             "problem",
             f"this is one of the {told['cluster_size']} nodes over which a cluster spreads its keys: it serves the "
             "locks whose names fall to it, and refuses the others",
-            "use one server that is no cluster, a quorum of such servers (redlock://), or etcd",
+            "write redis+cluster:// for all of them; for correctness use one server that is no cluster, a quorum of "
+            "such servers (redlock://), or etcd",
         )
     if told.get("cluster_enabled") == "1":
         return Finding(

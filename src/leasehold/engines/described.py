@@ -20,11 +20,12 @@ def described() -> list[Facts]:
     """Of an engine at its usual address each. Nothing is opened, and nothing is sent.
 
     >>> [facts.engine for facts in described()][:3]
-    ['sqlite', 'redis', 'redlock']
+    ['sqlite', 'redis', 'redis+cluster']
     """
     return [
         sqlite.open_engine("sqlite://", namespace="", client_label="").facts,
         redis_facts.facts_of(redis_target.target_from_url("redis://localhost")),
+        redis_facts.cluster_facts("redis+cluster://localhost"),
         redlock_facts.facts_of("redlock://localhost:6379,localhost:6380,localhost:6381"),
         consul_facts.facts_of(consul_address.address_from_url("consul://localhost")),
         etcd_facts.facts_of(etcd_address.address_from_url("etcd://localhost")),

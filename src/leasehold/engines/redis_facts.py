@@ -63,6 +63,47 @@ _SENTINEL: Final = Guarantee(
     enforce_with="min-replicas-to-write 1 narrows the window and does not close it; use it for efficiency only.",
 )
 
+_CLUSTER: Final = Guarantee(
+    not_guaranteed=(
+        "A replica that is promoted may lack what its primary had not yet sent to it: a lease that is held can be "
+        "granted again, and its token can be repeated if the new primary's clock is behind. A primary that is cut off "
+        "from the others grants for up to cluster-node-timeout after a replica has taken its place. While a slot is "
+        "being moved key by key, the names in it are closed (the cluster answers TRYAGAIN), and a lease that cannot be "
+        "renewed for its TTL is lost; a node that a slot comes to and whose clock is ahead ends leases early by as "
+        "much. Waiters may be served out of order after a slot has moved. " + _ONE_PRIMARY.not_guaranteed
+    ),
+    tokens=(
+        "The highest of: the name's last token plus one, the node's clock in microseconds, and one above any token "
+        "that the asking process has seen from any node of this cluster. The last token moves along with its slot. "
+        "While the data survives, tokens increase whatever clocks do. A replica that becomes the primary may lack the "
+        "last tokens: then what the asking process has seen helps, and else only clocks. The last token of an idle "
+        "name is kept for 24 hours; after that, a clock that is set back by more than that could repeat it."
+    ),
+    fit_for_correctness=False,
+    timekeeper=(
+        "The wall clock of the name's node ends leases; the holder's own monotonic clock ends its belief, earlier. "
+        "After a failover, or when the slot has moved, it is another node's clock."
+    ),
+    ends=_ONE_PRIMARY.ends + " A failover may end it, too.",
+    loss_told=_ONE_PRIMARY.loss_told,
+    takeover=_ONE_PRIMARY.takeover,
+    failover=(
+        "The cluster promotes a replica once most primaries have missed the old one for cluster-node-timeout; we ask "
+        "the other nodes which of them serves what, check that the new one is a primary, and go on. Grants of the last "
+        "moments may be lost, silently. The names of a primary without a replica are closed until it is back."
+    ),
+    proxies=(
+        "A proxy must pass RESP3, EVALSHA, SSUBSCRIBE and CLUSTER SLOTS on one connection; better none: clients must "
+        "reach every node at the address that CLUSTER SLOTS tells."
+    ),
+    enforce_with="min-replicas-to-write 1 narrows the window and does not close it; use it for efficiency only.",
+)
+
+
+def cluster_facts(address: str) -> Facts:
+    """Describe a cluster, before anything is sent to it."""
+    return Facts("redis+cluster", address, _CAPABILITIES, _CLUSTER, LEAST_TTL, place_stays=PLACE_STAYS)
+
 
 def facts_of(target: Target) -> Facts:
     """Describe a target, before anything is sent to it."""

@@ -36,12 +36,12 @@ def target_from_client(client: object) -> Target:
     for name in _CANNOT_BE_TAKEN_OVER:
         if settings.get(name):
             raise Misuse(f"this client sets {name}, which our own connections cannot honour; give a URL instead")
-    tls = _tls_of(settings) if _is_tls(pool) else None
+    tls = tls_of(settings) if _is_tls(pool) else None
     service = getattr(pool, "service_name", None)
     if service is not None:
         return _sentinel_target(pool, str(service), settings, tls)
     return Target(
-        (_endpoint_of(settings),), None, int(settings.get("db") or 0), tls=tls, credentials=_credentials_of(settings)
+        (_endpoint_of(settings),), None, int(settings.get("db") or 0), tls=tls, credentials=credentials_of(settings)
     )
 
 
@@ -56,8 +56,8 @@ def _sentinel_target(pool: Any, service: str, settings: Mapping[str, Any], tls: 
         service,
         int(settings.get("db") or 0),
         tls=tls,
-        credentials=_credentials_of(settings),
-        sentinel_credentials=_credentials_of(sentinels[0].connection_kwargs),
+        credentials=credentials_of(settings),
+        sentinel_credentials=credentials_of(sentinels[0].connection_kwargs),
     )
 
 
@@ -67,7 +67,8 @@ def _endpoint_of(settings: Mapping[str, Any]) -> Endpoint:
     return Endpoint(str(settings.get("host") or "localhost"), int(settings.get("port") or DEFAULT_PORT))
 
 
-def _credentials_of(settings: Mapping[str, Any]) -> Callable[[], Credentials | None]:
+def credentials_of(settings: Mapping[str, Any]) -> Callable[[], Credentials | None]:
+    """How a client with these settings is let in."""
     provider = settings.get("credential_provider")
     if provider is None:
         password = settings.get("password")
@@ -89,7 +90,8 @@ def _is_tls(pool: Any) -> bool:
     return any(base.__name__ == "SSLConnection" for base in pool.connection_class.__mro__)
 
 
-def _tls_of(settings: Mapping[str, Any]) -> ssl.SSLContext:
+def tls_of(settings: Mapping[str, Any]) -> ssl.SSLContext:
+    """What a client with these settings checks."""
     import ssl
 
     context = ssl.create_default_context(

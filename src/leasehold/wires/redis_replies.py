@@ -35,6 +35,15 @@ class ErrorReply(Exception):
         return self.words.partition(" ")[0]
 
 
+class Redirected(EngineError):
+    """Another node of the cluster serves this lock, or will: nothing was carried out. A cluster's client goes there."""
+
+    to = ""
+    """Host and port as the node wrote them; the host may be missing."""
+    once = False
+    """Whether only this request is to go there (ASK), since the slot has not moved yet."""
+
+
 def new_reader() -> hiredis.Reader:
     """A parser for one connection; every reply stays bytes."""
     return hiredis.Reader(replyError=ErrorReply, notEnoughData=MISSING)
@@ -72,8 +81,7 @@ NEEDED_RIGHTS: Final = "+@read +@write +@scripting +@pubsub +@connection +time +
 
 _REFUSED: Final = {
     "NOPERM": f"this user lacks a permission; ACL SETUSER <name> {NEEDED_RIGHTS}",
-    "MOVED": "this lock's keys live on another node of the cluster; give the address of that node, or use a server "
-    "that is no cluster for locks",
+    "MOVED": "this lock's keys live on another node of the cluster; for all of it write redis+cluster://host:port",
     "ASK": "this lock's keys are being moved to another node of the cluster",
     "CROSSSLOT": "its keys are not in one slot; is there a proxy in between?",
     "WRONGTYPE": "a key that starts with lh: holds something else; use another database or namespace",
@@ -87,7 +95,11 @@ def error_from(reply: ErrorReply, address: str) -> EngineError:
     if code in _NOT_CARRIED_OUT:
         return EngineUnavailable(f"{address} refused the request: {_NOT_CARRIED_OUT[code]} (it said {words})")
     if code in _REFUSED:
-        return EngineError(f"{address} refused the request: {_REFUSED[code]} (it said {words})")
+        refused = Redirected if code in {"MOVED", "ASK"} else EngineError
+        error = refused(f"{address} refused the request: {_REFUSED[code]} (it said {words})")
+        if isinstance(error, Redirected):
+            error.to, error.once = reply.words.rpartition(" ")[2], code == "ASK"
+        return error
     return EngineError(f"{address} answered with an error: {words}")
 
 
@@ -144,5 +156,5 @@ def no_protocol(address: str, error: Exception) -> EngineError:
 
 
 def is_confirmation(push: Any) -> bool:
-    """Whether a push is the answer to SUBSCRIBE rather than a message."""
-    return bool(push[:1] == [b"subscribe"])
+    """Whether a push is the answer to SUBSCRIBE or SSUBSCRIBE rather than a message."""
+    return bool(push[:1] == [b"subscribe"] or push[:1] == [b"ssubscribe"])

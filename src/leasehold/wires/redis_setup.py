@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from leasehold.core.worlds import World
 from leasehold.errors import EngineError, EngineUnavailable
@@ -12,8 +12,10 @@ from leasehold.wires.redis_replies import ErrorReply, command, error_at_entry, n
 from leasehold.wires.redis_target import Credentials, Endpoint, HiddenBytes, Target
 
 OLDEST_REDIS = (6, 2)
-LONGEST_SENTINEL_ANSWER = 1.0
+LONGEST_ANSWER = 1.0
+"""So long at most a server may take that only tells where another one is."""
 CHANNEL_PREFIX = "lh:wake:"
+AnswerT = TypeVar("AnswerT")
 
 
 class Link(Protocol):
@@ -43,42 +45,59 @@ async def locate(target: Target, dial: Dial, world: World, until: float) -> Endp
     """The primary's endpoint: the target's own, or what the first Sentinel that knows says."""
     if target.service is None:
         return target.endpoints[0]
+
+    async def ask(sentinel: Endpoint, until: float) -> Endpoint:
+        return await _ask_sentinel(sentinel, target, dial, until)
+
+    return await first_answer(
+        target.endpoints, ask, world, until, f"no Sentinel could name the primary of {target.address}"
+    )
+
+
+async def first_answer(
+    endpoints: Sequence[Endpoint],
+    ask: Callable[[Endpoint, float], Awaitable[AnswerT]],
+    world: World,
+    until: float,
+    failing: str,
+) -> AnswerT:
+    """What the first server says that can answer. Each has a share of the time, and one is left for what follows."""
     failures: list[str] = []
-    for position, sentinel in enumerate(target.endpoints):
-        left = until - world.now()
-        # Leave a share for the other Sentinels and for the primary itself.
-        share = min(left / (len(target.endpoints) - position + 1), LONGEST_SENTINEL_ANSWER)
+    for position, endpoint in enumerate(endpoints):
+        share = min((until - world.now()) / (len(endpoints) - position + 1), LONGEST_ANSWER)
         try:
-            return await _ask_sentinel(sentinel, target, dial, world.now() + share)
+            return await ask(endpoint, world.now() + share)
         except EngineError as error:
             failures.append(str(error))
-    raise EngineUnavailable(f"no Sentinel could name the primary of {target.address}: {'; '.join(failures)}")
+    raise EngineUnavailable(f"{failing}: {'; '.join(failures)}")
 
 
 async def _ask_sentinel(sentinel: Endpoint, target: Target, dial: Dial, until: float) -> Endpoint:
     assert target.service is not None
-    request, count = _entry(target.sentinel_credentials())
-    request = HiddenBytes(request + command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", target.service))
-    link = await dial(sentinel, until)
-    try:
-        replies = await link.exchange(request, count + 1, until)
-    finally:
-        link.close()
-    for reply in replies:
-        if isinstance(reply, ErrorReply):
-            raise error_at_entry(reply, f"the Sentinel at {sentinel}")
-    match replies[-1]:
+    who = f"the Sentinel at {sentinel}"
+    request = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", target.service)
+    match await ask_apart(await dial(sentinel, until), target.sentinel_credentials(), request, who, until):
         case None:
-            raise unreachable(f"the primary {target.service}", f"the Sentinel at {sentinel} knows no such name")
+            raise unreachable(f"the primary {target.service}", f"{who} knows no such name")
         case [bytes(host), bytes(port)] if re.fullmatch(rb"[0-9]{1,5}", port) and host:
             return Endpoint(host.decode("utf-8", "replace"), int(port))
+        case ErrorReply() as error:
+            raise error_at_entry(error, who)
         case other:
-            raise nonsense(other, f"the Sentinel at {sentinel}")
+            raise nonsense(other, who)
 
 
-def _entry(credentials: Credentials | None) -> tuple[bytes, int]:
-    """The request that gets us into a Sentinel, and how many replies it has. Old Sentinels do not know HELLO."""
-    return (b"", 0) if credentials is None else (HiddenBytes(command("AUTH", *credentials)), 1)
+async def ask_apart(link: Link, credentials: Credentials | None, request: bytes, who: str, until: float) -> Any:
+    """The reply to one request on a connection of its own, to a server that need not be a primary nor know HELLO."""
+    entry = [] if credentials is None else [HiddenBytes(command("AUTH", *credentials))]
+    try:
+        replies = await link.exchange(HiddenBytes(b"".join([*entry, request])), len(entry) + 1, until)
+    finally:
+        link.close()
+    for reply in replies[:-1]:
+        if isinstance(reply, ErrorReply):
+            raise error_at_entry(reply, who)
+    return replies[-1]
 
 
 async def enter(link: Link, target: Target, channel: str, label: str, until: float) -> Hello:

@@ -19,6 +19,7 @@
 local HEAD = KEYS[1]
 local RETENTION_MS = '86400000'
 local LATENESS, SLACK = 5000000, 250000
+local BRACE = 123  -- the fourth character of an address in a cluster, lh:{tag}:wake:..., a channel of the name's slot
 local HIGHEST_TOKEN = 9007199254740991  -- beyond it, numbers here would no longer differ by one
 
 local time = redis.call('TIME')

@@ -11,7 +11,8 @@ if text then
     local address = place and string.match(place, '^%a+ %d+ %d+ (%S+) ')
     local freed = address and string.format('%s;%.0f,%s,%s,none', token, now, closed, sweep)
     if freed and redis.pcall('SET', HEAD, freed, 'PX', RETENTION_MS).ok then
-      if redis.call('PUBLISH', address, first) > 0 then return 1 end
+      local publish = string.byte(address, 4) == BRACE and 'SPUBLISH' or 'PUBLISH'
+      if redis.call(publish, address, first) > 0 then return 1 end
     end
   end
 end

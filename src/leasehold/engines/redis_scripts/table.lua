@@ -216,7 +216,8 @@ local function wake_next()
   while head do
     local place, needs_it = needs_waking(head)
     if not needs_it then return end
-    if place and redis.call('PUBLISH', place.address, head) > 0 then return end
+    local publish = place and string.byte(place.address, 4) == BRACE and 'SPUBLISH' or 'PUBLISH'
+    if place and redis.call(publish, place.address, head) > 0 then return end
     forget_places({head})
     head = redis.call('ZRANGE', QUEUE, 0, 0)[1]
   end
