@@ -14,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import asyncmy
 import grpc
 import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 from tests.support.etcd_server import encoded, running_etcd
+from tests.support.mariadb_server import PASSWORD
 
 from leasehold import Misuse, TooManyConflicts, VersionConflict
 from leasehold.patterns.optimistic import (
@@ -57,12 +59,21 @@ def test_pauses_are_full_jitter_up_to_a_bound_that_doubles(monkeypatch: pytest.M
 Open = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
 
 
-@pytest.fixture(params=["psycopg", "sqlalchemy"])
+@pytest.fixture(params=["psycopg", "asyncmy", "sqlalchemy"])
 def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     @contextlib.asynccontextmanager
     async def by_psycopg() -> AsyncIterator[Any]:
         async with await psycopg.AsyncConnection.connect(request.getfixturevalue("postgres_server").url) as connection:
             yield connection
+
+    @contextlib.asynccontextmanager
+    async def by_asyncmy() -> AsyncIterator[Any]:
+        port = request.getfixturevalue("mariadb_server").port
+        connection = await asyncmy.connect(
+            host="127.0.0.1", port=port, user="leasehold", password=PASSWORD, database="leasehold"
+        )
+        yield connection
+        connection.close()
 
     @contextlib.asynccontextmanager
     async def by_sqlalchemy() -> AsyncIterator[Any]:
@@ -71,7 +82,7 @@ def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
             yield connection
         await engine.dispose()
 
-    ways: dict[str, Open] = {"psycopg": by_psycopg, "sqlalchemy": by_sqlalchemy}
+    ways: dict[str, Open] = {"psycopg": by_psycopg, "asyncmy": by_asyncmy, "sqlalchemy": by_sqlalchemy}
     return ways[request.param]
 
 

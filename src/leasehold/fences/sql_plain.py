@@ -363,7 +363,11 @@ class PyMySql(_MySql):
 
 
 class AsyncMySql(_MySql):
-    """A connection of asyncmy."""
+    """A connection of asyncmy.
+
+    It ends transactions by the connection's own methods: of a statement, asyncmy does not take note when the server
+    answers with a status of 0, as it does without autocommit, and the transaction would seem to be open still.
+    """
 
     async def ask(self, ask: Ask) -> Answer:
         """Carry out one statement."""
@@ -393,11 +397,11 @@ class AsyncMySql(_MySql):
             with _Watch(self._connection, asyncio=True) as watch:
                 yield
             watch.check()
-            await self._say("COMMIT")
+            await self._connection.commit()
         except BaseException:
             if self.in_transaction():
                 with contextlib.suppress(Exception):  # the first error is the one that tells
-                    await self._say("ROLLBACK")
+                    await self._connection.rollback()
             raise
 
     @contextlib.asynccontextmanager

@@ -32,6 +32,7 @@ from leasehold import watching
 from leasehold.contention import AGAIN_AFTER, WINDOW
 from leasehold.errors import Misuse, TooManyConflicts, VersionConflict, quoted
 from leasehold.names import check_wait
+from leasehold.patterns.fresh import Transactions
 from leasehold.patterns.versions import AsyncVersions, Versioned, Versions
 
 __all__ = [
@@ -208,7 +209,7 @@ class Retry:
             conflicts.attempts += 1
 
             def pause_after(error: Exception, number: int = number, longest: float = longest) -> float:
-                if not self._is_conflict(error):
+                if isinstance(error, Misuse) or not self._is_conflict(error):
                     raise error
                 conflicts.meet()
                 pause = random.random() * longest  # full jitter: those who met must not meet again
@@ -244,26 +245,35 @@ def retry_on_conflict(
     *,
     attempts: int = ...,
     within: float = ...,
+    on: object = ...,
     is_conflict: Callable[[BaseException], bool] = ...,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
-def retry_on_conflict(function: Any = None, /, **settings: Any) -> Any:
+def retry_on_conflict(function: Any = None, /, *, on: object = None, **settings: Any) -> Any:
     """Call a function again when it met a conflict, with full jitter, a bound and a time budget.
 
-    The function begins its transaction, reads, writes and commits: each attempt sees the state of that moment. Works
-    for async functions, too. How often attempts were in vain is in ``function.conflicts``.
+    The function begins its transaction, reads, writes and commits: each attempt sees the state of that moment. It is
+    refused when a transaction is open already on a connection among its arguments, and what an attempt in vain has left
+    open there is rolled back.
+
+    With `on` all of that is done for it: each attempt is a transaction of its own on that connection, committed at the
+    end and rolled back on any error. `on` is the connection, a function that gives it, or the name of the parameter
+    that takes it.
+
+    Works for async functions, too. How often attempts were in vain is in ``function.conflicts``.
     """
+    retry = Retry(**settings)  # refuses what is wrong now, not at the first call
     if function is None:
-        Retry(**settings)  # refuses what is wrong now, not at the first call
-        return functools.partial(_retrying, Retry(**settings))
+        return functools.partial(_retrying, retry, on)
     if not callable(function):
         raise Misuse(f"retry_on_conflict takes a function, not {quoted(function)}")
-    return _retrying(Retry(), function)
+    return _retrying(retry, on, function)
 
 
-def _retrying(retry: Retry, function: Callable[..., Any]) -> Callable[..., Any]:
+def _retrying(retry: Retry, on: object, function: Callable[..., Any]) -> Callable[..., Any]:
     conflicts = Conflicts(getattr(function, "__qualname__", type(function).__qualname__))
+    transactions = Transactions(function, on)
 
     def done(attempts: int) -> None:
         if watching.watchers:
@@ -274,7 +284,8 @@ def _retrying(retry: Retry, function: Callable[..., Any]) -> Callable[..., Any]:
         with _not_nested():
             for number, pause_after in enumerate(retry.pauses(conflicts), 1):
                 try:
-                    result = function(*args, **kwargs)
+                    with transactions.fresh(args, kwargs):
+                        result = function(*args, **kwargs)
                 except Exception as error:  # noqa: BLE001 - raised again unless it is a conflict
                     pause = pause_after(error)
                 else:
@@ -288,7 +299,8 @@ def _retrying(retry: Retry, function: Callable[..., Any]) -> Callable[..., Any]:
         with _not_nested():
             for number, pause_after in enumerate(retry.pauses(conflicts), 1):
                 try:
-                    result = await function(*args, **kwargs)
+                    async with transactions.fresh_async(args, kwargs):
+                        result = await function(*args, **kwargs)
                 except Exception as error:  # noqa: BLE001 - raised again unless it is a conflict
                     pause = pause_after(error)
                 else:

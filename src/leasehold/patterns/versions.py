@@ -81,6 +81,7 @@ class Versions:
     """
 
     def __init__(self, connection: Any, *, table: str = "leasehold_version") -> None:
+        self.connection = connection
         self._handle = handle_of(connection)
         self._sql = _Sql(self._handle.dialect, check_table(table))
 
@@ -106,9 +107,10 @@ class Versions:
 
 
 class AsyncVersions:
-    """The same for async code: on an async connection of psycopg, or one of SQLAlchemy's."""
+    """The same for async code: on an async connection of psycopg, asyncmy or SQLAlchemy."""
 
     def __init__(self, connection: Any, *, table: str = "leasehold_version") -> None:
+        self.connection = connection
         self._handle = async_handle(connection)
         self._sql = _Sql(self._handle.dialect, check_table(table))
 
