@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -58,6 +59,16 @@ def _waiters(queue: list[Any], places: list[Any], now: int) -> dict[bytes, Waite
     return waiters
 
 
+def _accepted(its: Sequence[HolderStatus], needed: int) -> HolderStatus:
+    """What servers say of one holder, with the token that a majority has accepted.
+
+    A server whose answer came late may have granted under a higher counter, which the holder does not know.
+    Where no token has a majority (yet, or among those that answer), the highest may be the one.
+    """
+    tokens = Counter(status.token for status in its)
+    return max(its, key=lambda status: (tokens[status.token] >= needed, status.token))
+
+
 def merged(name: str, seen: Sequence[Seen], servers: int) -> NameStatus | None:
     """What the servers know together: who holds at a majority of them, and who waits at any."""
     if not any(one.known for one in seen):
@@ -69,8 +80,7 @@ def merged(name: str, seen: Sequence[Seen], servers: int) -> NameStatus | None:
         if len(its) >= needed:
             # The majority's view: with its longest-lasting servers gone, so is the lease.
             ends = sorted((status.expires_in for status in its), reverse=True)[needed - 1]
-            newest = max(its, key=lambda status: status.token)
-            holders.append(newest._replace(expires_in=ends))
+            holders.append(_accepted(its, needed)._replace(expires_in=ends))
     waiting: dict[bytes, WaiterStatus] = {}
     for one in seen:
         waiting.update(one.waiters)
