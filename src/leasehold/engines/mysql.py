@@ -14,6 +14,7 @@ from leasehold.core.table import Place
 from leasehold.engines.family import WiredFamily
 from leasehold.engines.mysql_facts import REPLICAS, SETTINGS, lease_facts, warn_if_weak
 from leasehold.engines.mysql_session import MysqlSessionFamily
+from leasehold.engines.sense import sensible
 from leasehold.engines.sql_lease import SqlLeaseEngine
 from leasehold.errors import EngineError
 from leasehold.keeping import log
@@ -129,6 +130,7 @@ class MysqlEngine(SqlLeaseEngine[Line]):
         except EngineError as error:
             log().debug("letters that nobody has come for could not be swept: %s", error)
 
+    @sensible
     async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
         """Warn where grants or tokens may be lost."""
         if purpose == "correctness":

@@ -14,6 +14,7 @@ from typing import Final
 from leasehold.core.engine import Busy, HolderStatus, Incumbent, NameStatus, Purpose, WaiterStatus, Want
 from leasehold.engines.mysql_facts import session_facts, warn_if_weak
 from leasehold.engines.mysql_session_sql import CLOCK, SWEEP_AT_ONCE, session_statements
+from leasehold.engines.sense import sensible
 from leasehold.engines.sql_session import SHORTEST_OPENING, SLICE, SqlSessionEngine, SqlSessionFamily
 from leasehold.errors import EngineError, EngineUnavailable
 from leasehold.wires.mysql import connected_line
@@ -97,6 +98,7 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
 
     # Looking, and force
 
+    @sensible
     async def status(self, name: str, *, until: float) -> NameStatus | None:
         """Who holds and who waits; None when the server knows nothing of this name."""
         rows = await self._ask(self._request("status", self._namespace, name), until)
@@ -109,10 +111,12 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
         waiters = [_waiter(info, int(seconds)) for info, seconds in asked]
         return NameStatus(name, int(token), (holder,) if int(is_held) else (), tuple(waiters))
 
+    @sensible
     async def names(self, *, after: str | None, limit: int, until: float) -> list[str]:
         """Names that are held, in the order of their bytes, following `after`."""
         return [name for [name] in await self._ask(self._request("names", self._namespace, after or "", limit), until)]
 
+    @sensible
     async def force_release(self, name: str, *, until: float) -> int:
         """End the connection of whoever holds the lock, after a token above its own was minted; returns that token."""
         key = self._key_of(self._namespace, name)
@@ -131,6 +135,7 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
                 )
             await self.world.sleep(0.005)
 
+    @sensible
     async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
         """Warn where tokens may be lost."""
         if purpose == "correctness":

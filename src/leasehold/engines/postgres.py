@@ -16,6 +16,7 @@ from leasehold.engines.family import WiredFamily
 from leasehold.engines.postgres_facts import SETTINGS, lease_facts, warn_if_weak
 from leasehold.engines.postgres_session import PostgresSessionFamily
 from leasehold.engines.postgres_transaction import lock_in_transaction, lock_in_transaction_async
+from leasehold.engines.sense import sensible
 from leasehold.engines.sql_lease import Changed, SqlLeaseEngine
 from leasehold.wires.postgres import PostgresWire, asyncio_wire, blocking_wire
 from leasehold.wires.postgres_errors import nonsense
@@ -181,6 +182,7 @@ class PostgresEngine(SqlLeaseEngine[Line]):
         key = key_of(place.address)
         return None if key is None else Request(self._statements["wake"], (place.address, place.holder, key))
 
+    @sensible
     async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
         """Warn where grants or tokens may be lost."""
         if purpose == "correctness":

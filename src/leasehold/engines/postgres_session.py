@@ -13,6 +13,7 @@ from typing import Final
 from leasehold.core.engine import Busy, HolderStatus, Incumbent, NameStatus, Purpose, WaiterStatus, Want
 from leasehold.engines.postgres_facts import session_facts, warn_if_weak
 from leasehold.engines.postgres_session_sql import SWEEP_AT_ONCE, session_statements
+from leasehold.engines.sense import sensible
 from leasehold.engines.sql_session import SHORTEST_OPENING, SLICE, SqlSessionEngine, SqlSessionFamily
 from leasehold.errors import EngineError, quoted
 from leasehold.wires.postgres_dial import dial
@@ -84,6 +85,7 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
 
     # Looking, and force
 
+    @sensible
     async def status(self, name: str, *, until: float) -> NameStatus | None:
         """Who holds and who waits; None when the server knows nothing of this name."""
         key = self._key_of(self._namespace, name)
@@ -99,10 +101,12 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
                 waiters.append(WaiterStatus("exclusive", application or "", since, max(SLICE - since, 0.0)))
         return NameStatus(name, rows[0][0], tuple(holders), tuple(waiters))
 
+    @sensible
     async def names(self, *, after: str | None, limit: int, until: float) -> list[str]:
         """Names that are held or waited for, in the order of their bytes, following `after`."""
         return [name for [name] in await self._ask(self._request("names", self._namespace, after or "", limit), until)]
 
+    @sensible
     async def force_release(self, name: str, *, until: float) -> int:
         """End the connection of whoever holds the lock, after a token above its own was minted; returns that token."""
         key = self._key_of(self._namespace, name)
@@ -111,6 +115,7 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
             raise nonsense(token, self._address)
         return token
 
+    @sensible
     async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
         """Warn where tokens may be lost."""
         if purpose == "correctness":

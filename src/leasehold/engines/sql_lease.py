@@ -16,6 +16,7 @@ from leasehold.core import table
 from leasehold.core.engine import Busy, Facts, Grant, Incumbent, NameStatus, Purpose, Renewal, Suspect, Want
 from leasehold.core.table import Ask, Place, Refused, Released, Taken
 from leasehold.core.worlds import World
+from leasehold.engines.sense import sensible
 from leasehold.errors import EngineError, EngineUnavailable, LeaseholdError
 from leasehold.keeping import log
 from leasehold.wires.sql_table import SWEEP_AT_ONCE, WHOLE_QUEUE, LeaseTable, Raced, Record, Request, Row
@@ -167,6 +168,11 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
 
     # The operations
 
+    def distrust(self) -> None:
+        """An answer made no sense: go on with new connections."""
+        self._wire.distrust()
+
+    @sensible
     async def take(
         self, want: Want, *, until: float, patience: float | None = None, suspect: Suspect | None = None
     ) -> Grant | Busy:
@@ -248,6 +254,7 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
         """Return when the queued asker is woken, or at `until`."""
         await self._wire.wait(want.holder, until)
 
+    @sensible
     async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool]:
         """Prolong each lease that is still held; False for those that are not."""
         kept: list[bool] = []
@@ -255,6 +262,7 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
             kept += await self._renew_some(leases[start : start + RENEWED_AT_ONCE], until)
         return kept
 
+    @sensible
     async def release(self, name: str, holder: str, *, until: float) -> bool:
         """Give the name back, and leave its queue. False when it was not held by this holder any more."""
         self._leaves(holder)
@@ -277,17 +285,20 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
         # The head of the queue is needed, and who follows if the head itself leaves.
         return await self._change(name, holder, release, lambda _: 2, until)
 
+    @sensible
     async def status(self, name: str, *, until: float) -> NameStatus | None:
         """Who holds and who waits; None when the server knows nothing of this name."""
         load = self._leases.load(name, depth=WHOLE_QUEUE, lock=False)
         [_, *answers, _] = await self._ask_all([self.read, *load, self.commit], until)
         return self._leases.record(name, answers, depth=WHOLE_QUEUE).status()
 
+    @sensible
     async def names(self, *, after: str | None, limit: int, until: float) -> list[str]:
         """Names that are held or waited for, in the order of their bytes, following `after`."""
         [rows] = await self._ask_all([self._leases.names(after or "", limit)], until)
         return [name for [name] in rows]
 
+    @sensible
     async def force_release(self, name: str, *, until: float) -> int:
         """End every lease on the name and mint a token above theirs; returns that token."""
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Generic
 
 from leasehold.core.engine import Busy, Capability, Facts, Grant, Renewal, Suspect, Want
 from leasehold.engines.family import EngineT, Family
+from leasehold.engines.sense import SENSELESS, sensible
 from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from leasehold.keeping import log
 from leasehold.wires.sockets import BlockingSockets, Sockets
@@ -78,6 +79,11 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
 
     # Taking
 
+    def distrust(self) -> None:
+        """An answer made no sense: go on with new connections."""
+        self._pins.close_idle()
+
+    @sensible
     async def take(
         self,
         want: Want,
@@ -124,11 +130,12 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
             pin = await self._pins.pin(want.holder, key, self._sockets, until)
             with self._pins.closed_on_error(pin):
                 await self._queue(pin, want, until)
-        except EngineError as error:
+        except (EngineError, *SENSELESS) as error:
             log().debug("a wait for %s ended without the lock: %s", ascii(want.name), error)
 
     # Keeping
 
+    @sensible
     async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool | None]:
         """Send a heartbeat on the connection of each lease, then fetch the answers: a slow one delays no other."""
         began_at = self.world.now()
@@ -194,6 +201,7 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
 
     # Giving back
 
+    @sensible
     async def release(self, name: str, holder: str, *, until: float) -> bool:  # noqa: ARG002 -- the holder is unique
         """Give the lock back. False when it was not held by this holder any more."""
         pin = self._pins.get(holder)

@@ -29,7 +29,11 @@ class PostgresWire(PooledWire[Line]):
 
     async def _connect(self, until: float) -> Line:
         line = await dial(self._target, self._target.endpoints, self._sockets, self._label, until)
-        await self._tables.enter(line, until)
+        try:
+            await self._tables.enter(line, until)
+        except BaseException:
+            line.close()
+            raise
         return line
 
     async def _open_ear(self, until: float) -> Ear:

@@ -7,8 +7,8 @@ are sent and answers read here, each within its own deadline, in whichever world
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -53,9 +53,9 @@ class Line:
         """Whether the server remembers a statement until it is sent again. Behind some poolers it does not."""
         self._pgconn, self._address = pgconn, address
         self._prepared: dict[Statement, bytes] = {}
-        self._remarks: deque[pq.abc.PGresult] = deque(maxlen=1)
-        """What was said beside the answers; while nothing is asked, libpq remarks whatever answers nothing."""
-        pgconn.notice_handler = self._remarks.append
+        self._strays: list[pq.abc.PGresult] = []
+        """Messages that answer nothing. One that was asked for may be among them, and an older one was taken for it."""
+        pgconn.notice_handler = partial(_note_stray, self._strays)
 
     @property
     def socket(self) -> int:
@@ -94,6 +94,7 @@ class Line:
         except BaseException:
             self.close()
             raise
+        self._check_strays()
         return self._rows(result)
 
     async def ask_all(self, requests: Sequence[Request], until: float, *, commits: bool) -> list[list[Row]]:
@@ -128,7 +129,15 @@ class Line:
         except BaseException:
             self.close()
             raise
+        self._check_strays()
         return [self._rows(result) for result, is_asked in zip(results, expected, strict=True) if is_asked]
+
+    def _check_strays(self) -> None:
+        """See whether something follows the answer, which then may be that to an earlier request."""
+        self._pgconn.notifies()
+        if self._strays:
+            self.close()
+            raise nonsense("more than was asked for", self._address)
 
     def post(self, request: Request) -> None:
         """Send a statement whose answer is fetched later; raises `ConnectionError` when the connection broke."""
@@ -262,7 +271,6 @@ class Line:
         """
         if self._pgconn.status == _BAD:
             return False
-        self._remarks.clear()
         heard = has_something(self._pgconn.socket)
         try:
             if heard:
@@ -270,7 +278,7 @@ class Line:
             self._pgconn.notifies()
         except psycopg.Error:
             return False
-        if self._remarks or self._pgconn.status == _BAD:
+        if self._strays or self._pgconn.status == _BAD:
             return False
         # Also after the server's last words its end of the connection can be read from: it has closed it.
         return not (heard and has_something(self._pgconn.socket))
@@ -286,6 +294,12 @@ class Line:
         """
         if self._pgconn.status != _BAD:
             os.close(self._pgconn.socket)
+
+
+def _note_stray(strays: list[pq.abc.PGresult], remark: pq.abc.PGresult) -> None:
+    """Keep what libpq remarks by itself, which has no code: that a message came while nothing was asked."""
+    if remark.error_field(pq.DiagnosticField.SQLSTATE) is None:
+        strays.append(remark)
 
 
 def _packed(value: Value) -> bytes | None:
