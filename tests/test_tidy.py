@@ -323,11 +323,24 @@ def every_image_exists(root: Path, paths: list[Path]) -> Iterator[str]:
                 yield f"{path.relative_to(root)}:{number} shows {target}, which is not there; commit it or drop it"
 
 
+def the_map_shows_the_tree(root: Path, paths: list[Path]) -> Iterator[str]:
+    src, text = root / "src" / "leasehold", (root / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"\w+(?:\.py|/)", text.partition("src/leasehold/\n")[2].partition("```")[0]))
+    inside = [path.relative_to(src).parts for path in paths if path.suffix == ".py" and path.is_relative_to(src)]
+    there = {first + "/" * bool(rest) for first, *rest in inside} - {"__main__.py"}
+    for part in sorted(there - listed):
+        yield f"src/leasehold/{part} is not in the layout of ARCHITECTURE.md; say in a line what it is for"
+    gone = (listed - there) | {name for name in re.findall(r"`(\w+/\w+\.py)`", text) if not (src / name).is_file()}
+    for part in sorted(gone):
+        yield f"ARCHITECTURE.md names {part}, which is not below src/leasehold; name what took its place"
+
+
 FILE_RULES: tuple[FileRule, ...] = (
     no_registry_host,
     no_machine_path,
     every_page_is_in_the_navigation,
     every_image_exists,
+    the_map_shows_the_tree,
 )
 
 
@@ -427,7 +440,14 @@ def test_parts_that_may_import_clients_do_so_unreported(tmp_path: Path) -> None:
     assert [finding for rule in SOURCE_RULES for finding in rule(tree)] == []
 
 
-CLEAN_FILES = {"mkdocs.yml": "nav:\n  - index.md\n", "docs/index.md": "![a](a.svg)", "docs/a.svg": "<svg/>"}
+CLEAN_FILES = {
+    "mkdocs.yml": "nav:\n  - index.md\n",
+    "docs/index.md": "![a](a.svg)",
+    "docs/a.svg": "<svg/>",
+    "ARCHITECTURE.md": "see `core/table.py`\n```\nsrc/leasehold/\n  lock.py  locks\n  core/  the algorithms\n```\n",
+    "src/leasehold/lock.py": "",
+    "src/leasehold/core/table.py": "",
+}
 PLANTED_FILES: tuple[tuple[FileRule, dict[str, str]], ...] = (
     (no_registry_host, {"a.lock": f"--index-url https://{REGISTRY_HOSTS[0]}/simple"}),
     (no_machine_path, {"a.md": "see `/" + "work/x`"}),
@@ -435,6 +455,9 @@ PLANTED_FILES: tuple[tuple[FileRule, dict[str, str]], ...] = (
     (every_page_is_in_the_navigation, {"docs/lost.md": ""}),
     (every_page_is_in_the_navigation, {"mkdocs.yml": "nav:\n  - index.md\n  - gone.md\n"}),
     (every_image_exists, {"docs/index.md": "![a](b.svg)"}),
+    (the_map_shows_the_tree, {"src/leasehold/sim/network.py": ""}),
+    (the_map_shows_the_tree, {"ARCHITECTURE.md": "src/leasehold/\n  lock.py  locks\n  core/\n  queue.py  gone\n```\n"}),
+    (the_map_shows_the_tree, {"ARCHITECTURE.md": "`core/turns.py`\nsrc/leasehold/\n  lock.py  locks\n  core/\n```\n"}),
 )
 
 
