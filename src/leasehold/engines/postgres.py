@@ -76,7 +76,7 @@ WITH {head}, taken AS (
         AND (l.holder IS NULL OR (l.expires <= {now} AND l.delay = 0)) AND NOT EXISTS ({sleeper})
     RETURNING l.token, l.holder
 ), left_queue AS (
-    DELETE FROM {prefix}waiter USING taken WHERE namespace = $1 AND name = $2 AND holder = $3
+    DELETE FROM {prefix}waiter AS w USING taken WHERE w.namespace = $1 AND w.name = $2 AND w.holder = $3
 )
 SELECT token, holder FROM taken
 """
@@ -234,6 +234,6 @@ def open_engine(on: str | object, *, namespace: str, client_label: str) -> Postg
         target = target_from_url(on)
     else:
         target = target_from_client(on)
-    warn_of_transport(target, stacklevel=2)
+    warn_of_transport(target, stacklevel=4)
     family = PostgresSessionFamily if target.kind == "session" else PostgresFamily
     return family(target, namespace, client_label)
