@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import psycopg
 import pymysql
 import pytest
 import redis
+import redis.asyncio
 from tests.support.consul_server import running_consul
 from tests.support.etcd_server import running_etcd
 from tests.support.mariadb_server import PASSWORD, MariadbServer, running_mariadb
@@ -21,7 +22,7 @@ from tests.support.redis_server import RedisServer, running
 from tests.support.redlock_servers import running_quorum
 from tests.support.zookeeper_server import running_zookeeper
 
-from leasehold.patterns.idempotency import RedisKeys, SqlKeys
+from leasehold.patterns.idempotency import AsyncRedisKeys, InThreads, RedisKeys, SqlKeys, Store
 
 STORES = ["sqlite", "postgresql", "mysql", "redis"]
 _tables = itertools.count()
@@ -66,6 +67,25 @@ def store_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Iterato
     keys.create()
     yield keys
     keys.close()
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """An empty store, on each kind of them in turn."""
+    with store_of(request.param, request, tmp_path) as store:
+        yield store
+
+
+@contextlib.asynccontextmanager
+async def async_store_of(store: Store) -> AsyncIterator[Store]:
+    """The same store for async code."""
+    if isinstance(store, SqlKeys):
+        yield InThreads(store)
+        return
+    assert isinstance(store, RedisKeys)
+    port = store._client.connection_pool.connection_kwargs["port"]
+    async with redis.asyncio.Redis(port=port) as client:
+        yield AsyncRedisKeys(client)
 
 
 @contextlib.contextmanager

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.patterns.conftest import STORES, store_of
-from tests.patterns.test_idempotency import async_store_of
+from tests.patterns.conftest import STORES, async_store_of, store_of
 
 from leasehold import Misuse
 from leasehold.patterns.idempotency import InThreads, SqlKeys, Store

@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from tests.patterns.conftest import STORES, store_of
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 
@@ -29,13 +28,6 @@ from leasehold.events import Keyed, Missed
 from leasehold.patterns.idempotency import AsyncRedisKeys, InThreads, SqlKeys
 from leasehold.patterns.jobs import AsyncJobRun, AsyncJobs, Every, JobRun, Jobs, Outcome
 from leasehold.patterns.jobs.book import Asking, Book, Step, Terms
-
-
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """Where books are kept."""
-    with store_of(request.param, request, tmp_path) as store:
-        yield store
 
 
 @pytest.fixture
