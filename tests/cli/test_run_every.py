@@ -82,6 +82,13 @@ def test_missed_ticks_are_caught_up_with_in_their_order(leasehold: Command) -> N
     assert len(ticks) > 3
 
 
+def test_a_run_that_takes_longer_than_its_period_is_listed_as_an_overrun(leasehold: Command) -> None:
+    assert leasehold("run", "slow", "--every", "1s", "--", "sleep", "1.2").returncode == 0
+    assert leasehold("run", "quick", "--every", LONG, "--", "true").returncode == 0
+    assert [jobs_of(leasehold, name)["overruns"] for name in ("slow", "quick")] == [1, 0]
+    assert [leasehold("jobs", name).stdout.count(" overran") for name in ("slow", "quick")] == [1, 0]
+
+
 def test_by_cron_expression(leasehold: Command) -> None:
     run = ("run", "closing", "--cron", "0 0 29 2 *", "--zone", "Europe/Berlin", "--", "true")
     assert [leasehold(*run).returncode for _ in range(2)] == [0, 76]
