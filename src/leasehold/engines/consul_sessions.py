@@ -87,6 +87,7 @@ class Place:
         "owed",
         "patient_until",
         "session",
+        "shelter",
         "token",
         "uncertain",
         "waits",
@@ -97,6 +98,8 @@ class Place:
         """Take the first free slot. `home` is the session for the lease, `session` the one that the key hangs on."""
         self.want = want
         self._origin = self.home = self.session = session
+        self.shelter: Session | None = None
+        """The session that it hangs on while it waits for longer."""
         self._kind = keys.slot(want.mode, "")
         self._slot: int | None = None
         session.places += 1
@@ -190,7 +193,8 @@ class Sessions:
         if place.session.ttl <= self._waiting_ttl:
             return None
         with self._lock:
-            return self._session(self._waiting_ttl, now, waiting=True)
+            place.shelter = self._session(self._waiting_ttl, now, waiting=True)
+            return place.shelter
 
     def _session(self, ttl: float, now: float, *, waiting: bool = False) -> Session:
         session = self._current.get((waiting, ttl))
@@ -244,7 +248,9 @@ class Sessions:
             return []
         with self._lock:
             candidates = (*self._others, *(self._current.values() if all_idle else ()))
-            idle = [one for one in candidates if not one.places and not one.dead]
+            # A key may be on its way from one session to another, on which nothing hangs until that is confirmed.
+            awaited = {one for place in self._places.values() for one in (place.home, place.shelter)}
+            idle = [one for one in candidates if not one.places and not one.dead and one not in awaited]
             self._drop(idle)
             return [one for one in idle if one.id is not None]
 
