@@ -74,9 +74,11 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
 
     async def _queue(self, pin: Pin[int], want: Want, until: float) -> None:
         # If the lock is granted just as the time runs out, the server reports a failure and keeps the lock all the
-        # same. So a connection on which waiting failed is closed, whatever the reason.
+        # same. So a connection on which waiting failed is closed, whatever the reason; and if nobody hears of that, the
+        # server ends it when it has been silent for a TTL.
         left = max(until - self.world.now(), 0.001)
-        patience = self._request("patience", str(math.ceil(left * 1000)), want.about)
+        silence = str(math.ceil(want.ttl * 1000))
+        patience = self._request("patience", str(math.ceil(left * 1000)), want.about, silence)
         _, [row] = await pin.line.ask_all([patience, self._locking("lock", want, pin)], until, commits=True)
         self._note_grant(pin, want, row)
 

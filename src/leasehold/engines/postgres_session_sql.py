@@ -34,7 +34,9 @@ AND ((classid::bigint << 32) | objid::bigint) = {key}
 _TEXTS: Final = {
     "try": _LOCK.replace("{lock}", "pg_try_advisory_lock($1::bigint)"),
     "lock": _LOCK.replace("{lock}", "pg_advisory_lock($1::bigint)::text IS NOT NULL"),
-    "patience": "SELECT set_config('lock_timeout', $1, false), set_config('application_name', $2, false)",
+    "patience": """
+        SELECT set_config('lock_timeout', $1, false), set_config('application_name', $2, false),
+            set_config('idle_session_timeout', $3, false)""",
     "heartbeat": "SELECT pg_backend_pid(), set_config('idle_session_timeout', $1, false)",
     "unlock": "SELECT pg_advisory_unlock($1::bigint), pg_backend_pid(), set_config('idle_session_timeout', '0', false)",
     "status": """
