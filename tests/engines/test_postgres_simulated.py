@@ -33,8 +33,8 @@ class Clock:
 class Line:
     """A connection to the model that needs no network."""
 
-    def __init__(self, database: Database) -> None:
-        self._database, self._transaction = database, Transaction()
+    def __init__(self, database: Database, transaction: Transaction) -> None:
+        self._database, self._transaction = database, transaction
 
     async def ask_all(self, requests: Sequence[Request], until: float, *, commits: bool) -> list[list[Row]]:
         assert until > 0
@@ -43,14 +43,17 @@ class Line:
 
 
 class Wire:
-    """Implements `leasehold.engines.sql_lease.SqlWire`, and what PostgreSQL's engine asks for beside it."""
+    """Implements `leasehold.engines.sql_lease.SqlWire`, and what the engines ask for beside it."""
+
+    new_transaction: type[Transaction] = Transaction
+    address = CHANNEL
 
     def __init__(self, database: Database) -> None:
         self.world, self._database = BlockingWorld(), database
 
     async def lend(self, until: float) -> Line:
         assert until > 0
-        return Line(self._database)
+        return Line(self._database, self.new_transaction())
 
     def give_back(self, line: Line) -> None:
         assert not line._transaction.open
@@ -65,7 +68,7 @@ class Wire:
         assert holder
         assert patience > 0
         assert until > 0
-        return CHANNEL
+        return self.address
 
     def ignore(self, holder: str) -> None:
         assert holder

@@ -194,7 +194,7 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
 
     async def _look_for_losses(self, tell: Callable[[str], object]) -> None:
         while True:
-            await asyncio.sleep(LOOK_EVERY)
+            await self.world.sleep(LOOK_EVERY)
             for pin in self._pins.broken():
                 self._pins.unpin(pin, clean=False)
                 tell(pin.holder)

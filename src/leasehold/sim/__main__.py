@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from leasehold.sim.engine_mutations import mutations_of
-from leasehold.sim.plan import BEYOND, ELSEWHERE, TABLE, WITHIN
+from leasehold.sim.plan import BEYOND, ELSEWHERE, TABLE, UNBEARABLE, WITHIN
 from leasehold.sim.runner import PROPERTIES, Tally, explore, first_caught, run
 from leasehold.sim.sites import KINDS
 from leasehold.sim.timeline import draw
@@ -134,7 +134,7 @@ def _summary(tally: Tally, engine: str, seconds: float) -> Table:
         if kind not in faults:
             continue
         count = "histories" if kind in PROPERTIES else "times"
-        table.add_row(kind, f"{tally.faults[kind]:,}", f"{count}: {text}" + (" (beyond)" if kind in BEYOND else ""))
+        table.add_row(kind, f"{tally.faults[kind]:,}", f"{count}: {text}" + (" (beyond)" if kind in UNBEARABLE else ""))
     table.add_section()
     colour = "red" if tally.violations else "green"
     table.add_row("violations", f"[{colour}]{len(tally.violations):,}[/]")

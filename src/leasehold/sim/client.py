@@ -30,6 +30,8 @@ class SimKeeping(keeping.KeeperThread):
         self._client = client
 
     def _start(self) -> Keeper:
+        if self._keeper is not None:  # one that keeps nothing now is there all the same
+            return self._keeper
         client = self._client
         keeper = Keeper(client.world, lambda: SimAlarm(client.world), client.tell)
         engine = client.family.asyncio()
@@ -113,7 +115,7 @@ class Client:
         self.keeping = SimKeeping(self)
         self.desk = SimDesk(self, request_timeout)
         self._events = events
-        self._request_timeout = request_timeout
+        self._request_timeout, self._opening = request_timeout, site.opening
         self.attempts: dict[str, list[str]] = {}
         """The attempts under way, for each worker."""
         self.together: dict[str, int] = {}
@@ -134,7 +136,8 @@ class Client:
         under_way = self.attempts.setdefault(who, [])
         names = self.together.get(who, 1)
         # One last request for each name (the only one if there is no wait), and giving up; several are then given back.
-        patience = terms.wait + names * (SHORTEST_REQUEST if terms.wait else self._request_timeout) + GRACE
+        request = (SHORTEST_REQUEST if terms.wait else self._request_timeout) + self._opening
+        patience = terms.wait + names * request + GRACE
         due = now + self.world.duration(patience + (GRACE if names > 1 else 0.0))
         self._events.append(
             Began(

@@ -83,7 +83,7 @@ class ConsulSite(Site):
             self._answer(sock, Answer(500, "No cluster leader"))
             return
         query = parse_qs(target.partition("?")[2])
-        before = self.consul.index
+        before, closes = self.consul.index, self._lasting_sessions()
         answer = self.consul.ask(method, target, body, self.clock())
         if "index" in query and answer.as_of <= int(query["index"][0]):
             wait = float(query["wait"][0].removesuffix("ms")) / 1000
@@ -95,7 +95,15 @@ class ConsulSite(Site):
             return
         self._answer(sock, answer)
         if self.consul.index != before:
-            self._changed("released")
+            # Who ends a session that still holds a key begins its lock-delay.
+            delay = max((delay for number, delay in closes.items() if number not in self.consul.sessions), default=0.0)
+            self._changed("released", self.scheduler.now + delay / self.rate if delay else 0.0)
+
+    def _lasting_sessions(self) -> dict[str, float]:
+        """The sessions that hold a key and have a lock-delay."""
+        sessions = self.consul.sessions
+        holding = {one.session for one in self.consul.keys.values() if one.session}
+        return {number: sessions[number].delay for number in holding if sessions[number].delay}
 
     def _answer(self, sock: SimSocket, answer: Answer) -> None:
         body = answer.body.encode() if isinstance(answer.body, str) else json.dumps(answer.body).encode()
@@ -165,18 +173,6 @@ class ConsulSite(Site):
         """There is a new leader."""
         self.leaderless = False
         self.consul.new_leader(self.clock())
-
-    def force_release(self, name: str) -> object:
-        """An operator ends the sessions of all keys of the name, and deletes them."""
-        start = consul_keys.keys_of("", name).all[0].decode()
-        for stored in [one for key, one in self.consul.keys.items() if key.startswith(start)]:
-            if stored.session and self.consul.sessions[stored.session].delay:
-                self.end_session(stored.session)
-            elif stored.session:
-                operation = [{"KV": {"Verb": "delete", "Key": stored.key}}]
-                self.consul.ask("PUT", "/v1/txn", json.dumps(operation).encode(), self.clock())
-                self._changed("forced")
-        return None
 
     def leftovers(self) -> list[Left]:
         """All sessions must have run out."""

@@ -76,3 +76,9 @@ def farewell_beyond_the_wait() -> list[Edit]:
             ),
         )
     ]
+
+
+@_caught_by("exclusion", "told")
+def session_ended_under_a_key_on_its_way() -> list[Edit]:
+    """A release ends sessions on which nothing hangs, also one that the key of another lease is being moved to."""
+    return [edit(consul_sessions.Sessions.take_out, (" and one not in awaited", ""))]

@@ -17,7 +17,9 @@ def mutations_of(engine: str) -> dict[str, Mutation]:
         return MUTATIONS
     from leasehold.sim.consul_mutations import CONSUL_MUTATIONS
     from leasehold.sim.etcd_mutations import ETCD_MUTATIONS
+    from leasehold.sim.mysql_mutations import MYSQL_MUTATIONS
     from leasehold.sim.postgres_mutations import POSTGRES_MUTATIONS
+    from leasehold.sim.session_mutations import MYSQL_SESSION_MUTATIONS, POSTGRES_SESSION_MUTATIONS
     from leasehold.sim.zookeeper_mutations import ZOOKEEPER_MUTATIONS
 
     every = {
@@ -25,5 +27,8 @@ def mutations_of(engine: str) -> dict[str, Mutation]:
         "zookeeper": ZOOKEEPER_MUTATIONS,
         "consul": CONSUL_MUTATIONS,
         "postgresql": POSTGRES_MUTATIONS,
+        "mysql": MYSQL_MUTATIONS,
+        "postgresql+session": POSTGRES_SESSION_MUTATIONS,
+        "mysql+session": MYSQL_SESSION_MUTATIONS,
     }
     return every[engine]

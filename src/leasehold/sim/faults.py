@@ -101,6 +101,19 @@ class Faults:
         self._sim.server.hung_up(link)
         self._sim.network.break_link(link)
 
+    def _half(self) -> None:
+        found = self._some_client()
+        if found is None:
+            return
+        host, client = found
+        link, server_knows = self._rng.choice(client.family.links), self._rng.random() < 0.5
+        who = "the server" if server_knows else "the client"
+        self._note("half", host.label, self._scheduler.now, f"{link.address}: only {who} knows")
+        if server_knows:
+            self._sim.server.lose(link)
+        else:
+            self._sim.network.break_link(link)
+
     # Processes.
 
     def _pause(self) -> None:
@@ -178,6 +191,9 @@ class Faults:
 
     def _wipe(self) -> None:
         self._stop("wipe", wipe=True)
+
+    def _failover(self) -> None:
+        self._stop("failover", wipe=True)
 
     def _election(self) -> None:
         until = self._end_of(self._ttl * (0.1 + self._rng.random()))

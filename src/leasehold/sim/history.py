@@ -79,6 +79,15 @@ class Told(NamedTuple):
     holder: str
 
 
+class Noticed(NamedTuple):
+    """The connection that a lease lives in broke, and its process could see that."""
+
+    at: float
+    who: str
+    holder: str
+    token: int
+
+
 class Done(NamedTuple):
     """The worker is through with a lease: its release returned, or failed."""
 
@@ -192,7 +201,7 @@ class Left(NamedTuple):
 
 
 Event = (
-    Began | Got | NotGot | Moved | Ended | Told | Done | Granted | Refused | Freed | Queued | Unqueued
+    Began | Got | NotGot | Moved | Ended | Told | Noticed | Done | Granted | Refused | Freed | Queued | Unqueued
     | Touched | Fault | Calm | Broke | Left
 )  # fmt: skip
 

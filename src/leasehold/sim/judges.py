@@ -27,7 +27,7 @@ from leasehold.sim.history import (
     Touched,
     Unqueued,
 )
-from leasehold.sim.plan import BEYOND, LAST_WAIT, QUIET, STILL, TABLE
+from leasehold.sim.plan import LAST_WAIT, QUIET, STILL, TABLE, UNBEARABLE
 from leasehold.sim.record import CRASHED, Belief, Record
 from leasehold.sim.rooms import PROMPT, Room
 
@@ -51,7 +51,7 @@ Verdict = Iterator[Violation]
 
 def within_assumptions(record: Record) -> bool:
     """No fault of a kind that no lease can bear."""
-    return record.kinds.isdisjoint(BEYOND)
+    return record.kinds.isdisjoint(UNBEARABLE)
 
 
 def exclusion(record: Record) -> Verdict:
@@ -60,7 +60,8 @@ def exclusion(record: Record) -> Verdict:
     A lease is believed in from the return of acquire until its deadline on the holder's own clock, or until it was
     released or latched as lost, or its process died. A pause is no excuse: the clock counts it, and belief is what the
     clock says when the holder looks. Claimed when the faults are within assumptions. Always claimed: no lease is
-    returned that its own deadline has already ended.
+    returned that its own deadline has already ended. Where a lease ends with its connection: not of one whose
+    connection the server has lost; that is the business of `leasehold.sim.connection_judges`.
     """
     for got in record.of(Got):
         if got.valid_until <= got.at:
@@ -74,7 +75,7 @@ def exclusion(record: Record) -> Verdict:
             if belief.until <= belief.since:
                 continue
             for other in standing:
-                if not _compatible(belief.mode, other.mode):
+                if not record.broke_off(other, belief.since) and not _compatible(belief.mode, other.mode):
                     yield Violation(
                         "exclusion",
                         belief.since,
@@ -130,7 +131,7 @@ def tokens(record: Record) -> Verdict:
 
 
 def _tokens_may_fall(record: Record) -> bool:
-    return "wipe" in record.kinds and not record.kinds.isdisjoint({"back", "strobe"})
+    return not record.kinds.isdisjoint({"wipe", "failover"}) and not record.kinds.isdisjoint({"back", "strobe"})
 
 
 def fence(record: Record) -> Verdict:
@@ -222,6 +223,7 @@ def _known_before_next_grant(record: Record) -> Verdict:
                 belief.name == grant.name
                 and belief.holder != grant.holder
                 and belief.since < grant.at < belief.until - TINY
+                and not record.broke_off(belief, grant.at + TINY)
                 and not _compatible(belief.mode, grant.mode)
             ):
                 yield Violation(
@@ -242,7 +244,8 @@ def liveness(record: Record) -> Verdict:
     calm = record.calm_at
     for attempt in record.attempts:
         patient = attempt.began.at >= calm and attempt.began.wait >= LAST_WAIT
-        if patient and attempt.token is None and not attempt.interrupted:
+        collides = "collision" in record.kinds and attempt.outcome == "EngineError"
+        if patient and attempt.token is None and not attempt.interrupted and not collides:
             yield Violation(
                 "liveness",
                 min(attempt.answered, record.ended_at),

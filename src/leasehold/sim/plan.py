@@ -42,8 +42,15 @@ BEYOND: Final = {
 
 ELSEWHERE: Final = {
     "election": "the cluster has no leader for a while, and then another one",
+    "half": "a connection breaks, and one side does not hear of it",
+    "proxy": "a proxy keeps a connection when the client or the server is gone, and lets another session serve it",
+    "collision": "two names have the same key",
+    "failover": "another server takes over, without the locks and without what was written last",
 }
-"""Faults that only some systems can have; everything is claimed under them, too."""
+"""Faults that only some systems can have."""
+
+UNBEARABLE: Final = BEYOND.keys() | {"failover"}
+"""Faults under which no lease can exclude, wherever they happen. Under all others everything is claimed."""
 
 QUIET: Final = frozenset({"drift", "interrupt"})
 """Faults that do not change who comes first, nor keep anybody from giving back."""
@@ -130,8 +137,8 @@ def _kinds(rng: Random, possible: frozenset[str]) -> tuple[str, ...]:
         return ()
     if character < 0.2:
         return ("drift", "interrupt")
-    within = rng.sample(sorted(possible - BEYOND.keys()), rng.choice((1, 2, 3, 3, 4, 5, 6, 8)))
+    within = rng.sample(sorted(possible - UNBEARABLE), rng.choice((1, 2, 3, 3, 4, 5, 6, 8)))
     if character < 0.4 and "pause" not in within:
         within.append("pause")  # what the whole library is about
-    beyond = rng.sample(sorted(possible & BEYOND.keys()), rng.choice((1, 1, 2))) if rng.random() < 0.35 else []
+    beyond = rng.sample(sorted(possible & UNBEARABLE), rng.choice((1, 1, 2))) if rng.random() < 0.35 else []
     return tuple(sorted(within + beyond))

@@ -16,6 +16,8 @@ from leasehold.wires.sql_listen import key_of
 from leasehold.wires.sql_table import KEEP_IDLE, SWEEP_AT_ONCE, Request, Row
 
 Key = tuple[str, str]
+DECIDING = frozenset({"clock", "take_free", "take_turn", "release_alone", "release_to_next"})
+"""Statements that read the clock for what is decided by them, or in the program after them."""
 TOKEN, TURN_SINCE, CLOSED_UNTIL, CROWD, HOLDER, SINCE, EXPIRES, LASTS, BEAT, DELAY, ABOUT = range(11)
 
 
@@ -47,6 +49,8 @@ class Transaction:
         self.open = False
         self.before: dict[Key, Rows] = {}
         self.news: list[tuple[str, str]] = []
+        self.decided = 0
+        """The server's time by which it was last decided what is over and what is not."""
 
 
 class Database:
@@ -58,7 +62,7 @@ class Database:
         self.locks: dict[Key, Transaction] = {}
         self.listening: set[int] = set()
         """Keys of the advisory locks of those who listen."""
-        self.committed: Callable[[Key, Rows, Rows], object] = lambda _key, _before, _after: None
+        self.committed: Callable[[Key, Rows, Rows, int], object] = lambda _key, _before, _after, _decided: None
         self.notify: Callable[[str, str], object] = lambda _channel, _payload: None
         self.freed: Callable[[Key], object] = lambda _key: None
 
@@ -83,7 +87,7 @@ class Database:
             del self.locks[key]
         if commit:
             for key, rows in before.items():
-                self.committed(key, rows, self.rows[key])
+                self.committed(key, rows, self.rows[key], transaction.decided)
             for channel, payload in news:
                 self.notify(channel, payload)
         for key in before:
@@ -98,6 +102,8 @@ class Database:
         if name == "commit":
             self.end(transaction, commit=True)
             return []
+        if name in DECIDING:
+            transaction.decided = self.clock()
         rows: list[Row] = getattr(self, f"_{name}")(transaction, *request.values)
         if not transaction.open:
             self.end(transaction, commit=True)

@@ -51,7 +51,8 @@ def given(record: Record) -> Verdict:
                 (belief.holder,),
             )
         before, whose = latest.get(belief.name, (0, ""))
-        if belief.mode == "exclusive" and belief.token <= before and within_assumptions(record):
+        is_lost = record.broke_off(belief, belief.since)
+        if belief.mode == "exclusive" and belief.token <= before and within_assumptions(record) and not is_lost:
             yield Violation(
                 "given",
                 belief.since,

@@ -13,6 +13,7 @@ from leasehold.sim.history import (
     Ended,
     Event,
     Fault,
+    Freed,
     Got,
     Granted,
     History,
@@ -71,6 +72,8 @@ class Record:
         self._by_type: dict[type[object], list[Event]] = {}
         for event in history.events:
             self._by_type.setdefault(type(event), []).append(event)
+        self.broken = self._lost_connections()
+        """When the server lost the connection that a lease ends with, by its holder and its token."""
         self.calm_at = self._calm_at()
         """From then on there are no faults, but for clocks that differ."""
         self._pauses: dict[str, list[Fault]] = {}
@@ -87,6 +90,20 @@ class Record:
         self.places = {(event.name, event.holder) for event in self.of(Queued)}
         self.slowest = 1.0 / (1.0 - (0.25 if "wild" in self.kinds else 0.005))
         """How much longer than it should, a clock may let somebody wait."""
+
+    def broke_off(self, belief: Belief, by: float = float("inf")) -> bool:
+        """Whether the server had lost, by then, the connection that a lease ends with."""
+        return self.broken.get((belief.holder, belief.token), float("inf")) < by
+
+    def _lost_connections(self) -> dict[tuple[str, int], float]:
+        tokens: dict[str, int] = {}
+        broken: dict[tuple[str, int], float] = {}
+        for event in self.events:
+            if isinstance(event, Granted):
+                tokens[event.holder] = event.token
+            elif isinstance(event, Freed) and event.how == "broken":
+                broken[event.holder, tokens.get(event.holder, 0)] = event.at
+        return broken
 
     def of(self, kind: type[E]) -> list[E]:
         """All events of a type, in order."""
@@ -184,6 +201,16 @@ class Record:
         unserved = {attempt.began.holder for attempt in self.attempts if attempt.token is None}
         return sum(at < since <= left.get(other, self.ended_at) for other, at in came.items() if other in unserved)
 
+    def _seats(self, name: str) -> Iterator[tuple[float, int, int]]:
+        """From when to when the server kept it for somebody: a proxy lets the dead wait on, and have their turn."""
+        since: dict[str, float] = {}
+        for event in self.events:
+            if isinstance(event, Granted) and event.name == name:
+                since[event.holder] = event.at
+            elif isinstance(event, Freed) and event.name == name and event.holder in since:
+                yield since.pop(event.holder), 0, 1
+                yield event.at, 0, -1
+
     def idle(self, name: str) -> Iterator[tuple[float, float]]:
         """When, since the calm, somebody waited for the name and nobody believed to hold it."""
         changes: list[tuple[float, int, int]] = []
@@ -200,6 +227,8 @@ class Record:
         for belief in self.beliefs:
             if belief.name == name and belief.until > self.calm_at:
                 changes += ((belief.since, 0, 1), (max(belief.until, belief.since), 0, -1))
+        if "proxy" in self.kinds:
+            changes += self._seats(name)
         changes.sort()
         waiting = holding = 0
         idle_since: float | None = None

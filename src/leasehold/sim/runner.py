@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
+from leasehold.sim.connection_judges import collision, connection
 from leasehold.sim.engine_mutations import mutations_of
 from leasehold.sim.history import Fault, Got, History, Told, Touched
 from leasehold.sim.judges import Violation, judge_record, lost_updates
@@ -72,7 +73,7 @@ def judged(record: Record) -> list[Violation]:
     """What all judges say, those of queues among them where the engine has one."""
     found = judge_record(record)
     if record.plan.engine != TABLE.engine:
-        found += [*turns(record), *given(record)]
+        found += [*turns(record), *given(record), *connection(record), *collision(record)]
         found.sort(key=lambda violation: violation.at)
     return found
 
@@ -145,5 +146,5 @@ def _count(tally: Tally, seed: int, history: History) -> None:
     tally.violations += [(seed, violation) for violation in judged(record)]
 
 
-PROPERTIES = frozenset({"delay", "loss", "duplicate", "deaf", "drift", "wild"})
+PROPERTIES = frozenset({"delay", "loss", "duplicate", "deaf", "drift", "wild", "proxy", "collision"})
 """Kinds of faults that are properties of a whole history; they are counted once for each."""

@@ -45,6 +45,7 @@ class Simulation:
         self.network = Network(self.scheduler, rng)
         server_rate, host_rate = clock_rates(self.plan.kinds, rng)
         self.server = kind.site(self.network, events, server_rate)
+        self.server.arrange(self.plan.kinds)
         self.store = Store(self.network, events, self.plan.names)
         self.faults = Faults(self)
         self.hosts = [

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from leasehold.core.engine import EngineFamily
+from leasehold.core.engine import Engine, EngineFamily
+from leasehold.errors import LeaseholdError
+from leasehold.sim.scheduler import Process
+from leasehold.sim.world import Clock, SimWorld
 
 if TYPE_CHECKING:
     from leasehold.sim.history import Event, Left
     from leasehold.sim.network import Link, Network, Operation
     from leasehold.sim.scheduler import Task
-    from leasehold.sim.world import SimWorld
+
+OPERATORS_PATIENCE: Final = 2.0
 
 
 class SimulatedFamily(EngineFamily, Protocol):
@@ -22,11 +27,20 @@ class SimulatedFamily(EngineFamily, Protocol):
     """All connections of the process, for faults to strike."""
 
 
+async def _forced(engine: Engine, name: str) -> None:
+    """Break once; whether that works is the operator's own trouble."""
+    with suppress(LeaseholdError):
+        await engine.force_release(name, until=engine.world.now() + OPERATORS_PATIENCE)
+
+
 class Site(ABC):
     """One system that keeps leases: a server, or a cluster."""
 
     linger = 0.0
     """How much longer than a TTL something may stay there after its process died."""
+
+    opening = 0.0
+    """For how long even a caller in a hurry lets a connection be opened for it."""
 
     def __init__(self, network: Network, events: list[Event], rate: float) -> None:
         """`rate` is that of its clock."""
@@ -35,6 +49,10 @@ class Site(ABC):
         self.down = self.paused = False
         self._backlog: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         network.arrive = self.arrive
+        self._operators = 0
+
+    def arrange(self, kinds: tuple[str, ...]) -> None:  # noqa: B027 -- most need nothing
+        """Take note of what will be wrong all the time."""
 
     # Requests, as they come.
 
@@ -72,6 +90,9 @@ class Site(ABC):
 
     def hung_up(self, link: Link) -> None:  # noqa: B027 -- most need nothing
         """The other end of a connection is gone, and said so."""
+
+    def lose(self, link: Link) -> None:  # noqa: B027 -- most need nothing
+        """The server loses a connection, and the client does not hear of that."""
 
     def resume(self) -> None:
         """End a pause and carry out what has piled up."""
@@ -115,9 +136,13 @@ class Site(ABC):
     def set_clock(self, seconds: float) -> None:  # noqa: B027 -- most need nothing
         """Set the wall clock forward, or back; where nobody goes by a wall clock, that changes nothing."""
 
-    @abstractmethod
     def force_release(self, name: str) -> object:
-        """An operator ends every lease on the name."""
+        """An operator ends every lease on the name, with the engine's own code."""
+        self._operators += 1
+        process = Process(f"operator-{self._operators}")
+        world = SimWorld(self.scheduler, process, Clock(1.0, 0.0), self.network.rng, -self._operators)
+        engine = self.family(world).asyncio()
+        return self.scheduler.spawn(_forced(engine, name), process, "operator!")
 
     @abstractmethod
     def leftovers(self) -> list[Left]:

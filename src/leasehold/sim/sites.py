@@ -18,6 +18,10 @@ CONNECTED: Final = frozenset(
     | {"force", "wild", "freeze"}
 )
 """What can happen between clients and a server that they have connections to: nothing is carried out twice."""
+CLOCKED: Final = frozenset({"back", "forward", "strobe"})
+"""What can happen to a server's wall clock."""
+PINNED: Final = CONNECTED | CLOCKED | {"half", "proxy", "failover"}
+"""What can happen where a lease lives and dies with a connection."""
 
 
 class Kind(NamedTuple):
@@ -51,11 +55,37 @@ def _postgres(network: Network, events: list[Event], rate: float) -> Site:
     return PostgresSite(network, events, rate)
 
 
+def _mysql(network: Network, events: list[Event], rate: float) -> Site:
+    from leasehold.sim.mysql import MysqlSite
+
+    return MysqlSite(network, events, rate)
+
+
+def _postgres_sessions(network: Network, events: list[Event], rate: float) -> Site:
+    from leasehold.sim.sessions import PostgresSessionSite
+
+    return PostgresSessionSite(network, events, rate)
+
+
+def _mysql_sessions(network: Network, events: list[Event], rate: float) -> Site:
+    from leasehold.sim.sessions import MysqlSessionSite
+
+    return MysqlSessionSite(network, events, rate)
+
+
+def _in_sessions(engine: str, faults: frozenset[str], ttls: tuple[float, ...]) -> Traits:
+    """Locks of connections are exclusive, and nothing stays behind of them."""
+    return Traits(engine, faults, ttls, lock_delays=(0.0,), permits=(0,), sharing=(0.0,))
+
+
 _ALL: Final = (
     Kind(TABLE, SimServer),
     Kind(Traits("etcd", CONNECTED | {"election"}, (2.0, 3.0, 4.0), (0.0,)), _etcd),
     Kind(Traits("zookeeper", CONNECTED | {"election"}, (2.0, 3.0, 4.0), (0.0,)), _zookeeper),
-    Kind(Traits("consul", CONNECTED - {"force"} | {"election"}, (2.0, 3.0, 4.0)), _consul),
-    Kind(Traits("postgresql", CONNECTED - {"force"} | {"back", "forward", "strobe"}), _postgres),
+    Kind(Traits("consul", CONNECTED | {"election"}, (2.0, 3.0, 4.0)), _consul),
+    Kind(Traits("postgresql", CONNECTED | CLOCKED), _postgres),
+    Kind(Traits("mysql", CONNECTED | CLOCKED), _mysql),
+    Kind(_in_sessions("postgresql+session", PINNED | {"collision"}, (0.6, 1.2, 2.4)), _postgres_sessions),
+    Kind(_in_sessions("mysql+session", PINNED, (2.0, 2.4, 3.6)), _mysql_sessions),
 )
 KINDS: Final = {kind.traits.engine: kind for kind in _ALL}

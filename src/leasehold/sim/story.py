@@ -21,6 +21,7 @@ from leasehold.sim.history import (
     Left,
     Moved,
     NotGot,
+    Noticed,
     Queued,
     Refused,
     Told,
@@ -29,7 +30,7 @@ from leasehold.sim.history import (
 )
 from leasehold.sim.judges import Violation
 from leasehold.sim.lanes import Lanes
-from leasehold.sim.plan import BEYOND, WITHIN
+from leasehold.sim.plan import BEYOND, ELSEWHERE, WITHIN
 from leasehold.sim.record import Record
 
 STYLES: dict[type[object], str] = {
@@ -127,7 +128,7 @@ class Story:
     def _say_fault(self, event: Fault) -> str:
         until = f", until {event.until:.3f}" if event.until > event.at else ""
         detail = f" ({event.detail})" if event.detail else ""
-        return f"{(WITHIN | BEYOND).get(event.kind, event.kind)}{detail}{until}"
+        return f"{(WITHIN | ELSEWHERE | BEYOND).get(event.kind, event.kind)}{detail}{until}"
 
     def _say_touched(self, event: Touched) -> str:
         name = event.resource.split("/")[0]
@@ -139,7 +140,7 @@ class Story:
             return f"{what}, {where} with {token}"
         return f"refused: {what}, {where} with {token}, where {self._token(name, event.seen)} has been seen"
 
-    def _say_worker(self, event: Began | Got | NotGot | Moved | Ended | Told | Done) -> str:
+    def _say_worker(self, event: Began | Got | NotGot | Moved | Ended | Told | Noticed | Done) -> str:
         holder = event.holder
         match event:
             case Began():
@@ -155,6 +156,8 @@ class Story:
             case Ended():
                 ended = "is being released" if event.reason == RELEASED else f"is over: {event.reason}"
                 said = f"{holder} {ended}" if event.reason else f"{holder} is revived"
+            case Noticed():
+                said = f"can see that the connection of {holder} broke"
             case Told():
                 said = f"is told that {holder} is lost"
             case _:

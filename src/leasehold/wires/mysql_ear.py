@@ -15,7 +15,7 @@ from typing import Final
 
 from leasehold.wires.mysql_errors import INTERRUPTED
 from leasehold.wires.mysql_line import NUDGE, Line
-from leasehold.wires.mysql_packets import QUERY, Answers, Nonsense, rendered, written
+from leasehold.wires.mysql_packets import Answers, Nonsense, written
 from leasehold.wires.postgres_errors import cut_off, nonsense
 from leasehold.wires.sql_table import Request
 
@@ -71,7 +71,7 @@ class ListeningLine:
     """A connection that sleeps in the server, and is asked for news whenever its socket has something."""
 
     def __init__(self, line: Line, address: str) -> None:
-        self._line, self._stream, self.address = line, line.stream, address
+        self._line, self.address = line, address
         self._seen: set[str] = set()
         """Letters that were read and are still there."""
         self._taken_away: list[str] = []
@@ -98,7 +98,7 @@ class ListeningLine:
     @property
     def socket(self) -> int:
         """The number of its socket."""
-        return self._stream.number
+        return self._line.stream.number
 
     def _sleep(self) -> None:
         """Look for letters, and sleep if there are none that are not known yet."""
@@ -111,19 +111,19 @@ class ListeningLine:
         if taken_away:
             requests.insert(0, Request(_TAKE_AWAY, (self.address, ",".join(taken_away))))
         self._taken_away, self._answers = taken_away, Answers()
-        self._stream.send_now(QUERY + ";".join(map(rendered, requests)).encode())
+        self._line.send_now(requests)
 
     def notifications(self) -> list[tuple[str, str]]:
         """Read what the socket has; returns addresses and holders, and raises `ConnectionError` when it broke."""
         heard: list[tuple[str, str]] = []
         try:
-            while self._stream.receive():
-                before = len(self._answers.results)
-                self._answers.feed(self._stream.inbox.packets())
+            before = len(self._answers.results)
+            while self._line.take_in(self._answers):
                 for position in range(before, len(self._answers.results)):
                     heard += self._understood(position)
                 if self._answers.is_complete:
                     self._go_on()
+                before = len(self._answers.results)
         except (Nonsense, OSError) as error:
             raise ConnectionError from error
         return heard

@@ -80,10 +80,21 @@ class Line:
         """Send a request whose answer is fetched later; raises `ConnectionError` when the connection broke."""
         self._posted = Answers()
         try:
-            self.stream.send_now(QUERY + rendered(request).encode())
+            self.send_now([request])
         except OSError:
             self.close()
             raise ConnectionError from None
+
+    def send_now(self, requests: Sequence[Request]) -> None:
+        """Send requests without waiting for anything; raises `OSError` when the connection broke."""
+        self.stream.send_now(QUERY + ";".join(map(rendered, requests)).encode())
+
+    def take_in(self, answers: Answers) -> bool:
+        """Read what the socket has of the answers; False when that is nothing, `OSError` when the connection broke."""
+        if not self.stream.receive():
+            return False
+        answers.feed(self.stream.inbox.packets())
+        return True
 
     async def answer(self, until: float) -> list[Row] | None:
         """The answer to what was posted; None when it has not come by `until`, and then it may still come."""

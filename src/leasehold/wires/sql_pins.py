@@ -108,6 +108,11 @@ class Pins(Generic[KeyT]):
         """The connection of a holder."""
         return self._pins.get(holder)
 
+    @property
+    def all(self) -> list[Pin[KeyT]]:
+        """Those of all holders."""
+        return list(self._pins.values())
+
     async def pin(self, holder: str, key: KeyT, sockets: Sockets, until: float) -> Pin[KeyT]:
         """A connection that holds nothing, for a holder. It is known from here on, whatever interrupts its user."""
         line = await self._line(sockets, until)
@@ -174,7 +179,7 @@ class Pins(Generic[KeyT]):
 
     def broken(self) -> list[Pin[KeyT]]:
         """Those that hold a lock and whose server has hung up."""
-        return [pin for pin in list(self._pins.values()) if pin.token and pin.is_broken()]
+        return [pin for pin in self.all if pin.token and pin.is_broken()]
 
     def __del__(self) -> None:
         # Leases that were never given back end with the last who knew of them.

@@ -1,0 +1,83 @@
+"""Bugs that leases in the tables of MySQL or MariaDB can have, planted in the engine, or in what its statements do."""
+
+from __future__ import annotations
+
+from leasehold.engines import mysql, sql_lease
+from leasehold.sim import mysql_model, postgres_model
+from leasehold.sim.mutating import Edit, Mutation, edit, registrar
+from leasehold.wires import mysql_ear, sql_listen, sql_table
+
+MYSQL_MUTATIONS: dict[str, Mutation] = {}
+_caught_by = registrar(MYSQL_MUTATIONS)
+
+
+@_caught_by("exclusion", "told")
+def release_without_the_holder() -> list[Edit]:
+    """The statement that gives a lease back does not say whose."""
+    return [edit(mysql_model.MysqlDatabase._release_alone, ("lease[HOLDER] != holder or ", ""))]
+
+
+@_caught_by("tokens", "given")
+def token_from_the_clock_alone() -> list[Edit]:
+    """The token is the server's time, also when its clock was set back."""
+    return [edit(postgres_model._seated, ("max(lease[TOKEN] + 1, now)", "now"))]
+
+
+@_caught_by("tokens", "given", "exclusion", "told")
+def found_rows_counted() -> list[Edit]:
+    """A connection counts rows that were found, not those that were changed: whoever asks seems to have the name."""
+    return [
+        edit(mysql_model.MysqlDatabase._take_free, ("return NONE_CHANGED", "return [(1, max(lease[0] + 1, now))]")),
+    ]
+
+
+@_caught_by("order", "handover", "turns")
+def queue_not_looked_at() -> list[Edit]:
+    """The statement for names that are free takes one that others wait for."""
+    return [
+        edit(mysql_model.MysqlDatabase._take_free, ("or lease[CROWD] or not", "or not")),
+        edit(sql_lease.SqlLeaseEngine._take_at_once, ("if want.name not in self._crowded:", "if True:")),
+    ]
+
+
+@_caught_by("exclusion", "told", "tokens", "given")
+def row_not_locked() -> list[Edit]:
+    """The row is read without a lock, and what somebody else writes meanwhile is overwritten."""
+    return [
+        edit(sql_table.LeaseTable.load, ('"lock_lease" if lock else "read_lease"', '"read_lease"')),
+        edit(sql_lease.SqlLeaseEngine._take_at_once, ("if want.name not in self._crowded:", "if False:")),
+    ]
+
+
+@_caught_by("handover", "turns", "liveness")
+def letter_without_an_interruption() -> list[Edit]:
+    """Who frees a name leaves a letter, and lets its reader sleep on."""
+    return [edit(mysql.MysqlEngine._nudges, ("[self._post.interrupt(place.address)]", "[]"))]
+
+
+@_caught_by("handover", "turns", "liveness")
+def interruption_taken_for_news() -> list[Edit]:
+    """After an interruption the reader does not read on, and waits for an answer that does not come."""
+    return [
+        edit(
+            mysql_ear.ListeningLine._go_on,
+            ("self._sleep()", "self._sleep() if error is None else None"),
+        )
+    ]
+
+
+@_caught_by("handover", "turns", "liveness")
+def nobody_hears() -> list[Edit]:
+    """What comes on the connection that listens is read, and nobody is woken."""
+    return [edit(sql_listen.Listener._read, ("if waiter is not None:", "if False:"))]
+
+
+@_caught_by("told", "exclusion")
+def renewal_revives() -> list[Edit]:
+    """A renewal does not look whether the lease has run out, nor whose it is by now."""
+    return [
+        edit(
+            mysql_model.MysqlDatabase._renew_lease,
+            ("if not lease or (lease[HOLDER], lease[0]) != (holder, token) or lease[EXPIRES] <= now:", "if not lease:"),
+        )
+    ]
