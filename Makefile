@@ -19,7 +19,7 @@ SOAK_ENGINES ?= sqlite redis valkey postgresql mariadb etcd consul zookeeper
 SOAK_FOR ?= 1h
 # How many simulated histories `make sim` explores, and of which engines a tenth as many.
 N ?= 20000
-SIM_ENGINES ?= etcd zookeeper consul postgresql
+SIM_ENGINES ?= etcd zookeeper consul postgresql mysql postgresql+session mysql+session
 
 UV_VERSION := 0.13.7
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
@@ -69,6 +69,7 @@ sim: $(VENV)/.ready-dev  ## explore N simulated histories, and a tenth as many o
 	@for engine in $(SIM_ENGINES); do \
 		$(BIN)/python -m leasehold.sim --engine $$engine --histories $$(( $(N) / 10 + 1 )) || exit 1; \
 	done
+	@$(BIN)/python -m leasehold.sim.quorum --histories $$(( $(N) / 10 + 1 ))
 
 peers: $(VENV)/.ready-dev servers  ## put peers to the same faults as Leasehold, and make the tables of docs/peers.md
 	@$(PIP_INSTALL) --no-build-isolation --editable '.[peers]'
