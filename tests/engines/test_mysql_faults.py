@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.engines.mysql_help import calling, eventually, opened, soon, want
 from tests.support.mariadb_server import MariadbServer, running_mariadb
 
+from leasehold import Leasehold
 from leasehold.core.engine import Busy, Grant
 from leasehold.core.worlds import run_blocking
 from leasehold.errors import EngineError, EngineUnavailable, GuaranteeWarning, OutcomeUnknown
@@ -188,3 +190,20 @@ def test_nothing_is_left_behind(mariadb_server: MariadbServer, world: str) -> No
         run(engine.release("a", "h2", until=soon(engine)))
         run(engine.release("a", "h1", until=soon(engine)))
     eventually(lambda: not mariadb_server.connections())
+
+
+def test_a_server_that_isolates_snapshots_is_asked_again_when_a_row_has_changed() -> None:
+    """MariaDB does so since 11.6: whoever waited for a row that was changed meanwhile is refused."""
+    held: list[int] = []
+
+    def take_often() -> None:
+        with Leasehold(server.url) as locks:
+            for _ in range(10):
+                with locks.lock("name", ttl=30, wait=60) as lease:
+                    held.append(lease.token)
+
+    with running_mariadb(**{"innodb-snapshot-isolation": "ON"}) as server, ThreadPoolExecutor(8) as threads:
+        for done in [threads.submit(take_often) for _ in range(8)]:
+            done.result()
+    assert held == sorted(set(held))
+    assert len(held) == 80

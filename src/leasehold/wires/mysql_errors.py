@@ -20,6 +20,7 @@ _NO_ROOM: Final = "its disk is full; make room there, nothing else is needed"
 _USED_UP: Final = "this user has no connection left; raise max_user_connections, or close what is not used"
 _CONFLICT: Final = "it undid the request because of a conflict with others"
 _NOT_CARRIED_OUT: Final = {
+    1020: _CONFLICT,
     1021: _NO_ROOM,
     1030: "its storage failed, or its disk is full",
     1037: "it has no memory left",

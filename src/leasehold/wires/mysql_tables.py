@@ -108,12 +108,14 @@ def dialect_of(clock: str = CLOCK) -> Dialect:
 
 
 # Read-committed: locks of rows that are not there (of gaps) would let two who add the same name undo each other.
+# MariaDB 11.6 and later would refuse a statement that waited for a row which changed meanwhile: every hand-over does.
 # Time limits of the server's own are for queries that run away; those in comments are known to one of the two only.
 _ENTER: Final = Statement(
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; "
     "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_safe_updates = 0, "
     "sql_auto_is_null = 0, time_zone = '+00:00', innodb_lock_wait_timeout = {0} "
-    "/*M!100108 , max_statement_time = 0 */ /*!50708 , max_execution_time = 0 */; "
+    "/*M!100108 , max_statement_time = 0 */ /*!50708 , max_execution_time = 0 */ "
+    "/*M!110602 , innodb_snapshot_isolation = 0 */; "
     "SELECT @@global.read_only, (SELECT version FROM leasehold_meta)",
     "enter",
 )
