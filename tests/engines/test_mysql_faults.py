@@ -202,7 +202,8 @@ def test_a_server_that_isolates_snapshots_is_asked_again_when_a_row_has_changed(
                 with locks.lock("name", ttl=30, wait=60) as lease:
                     held.append(lease.token)
 
-    with running_mariadb(**{"innodb-snapshot-isolation": "ON"}) as server, ThreadPoolExecutor(8) as threads:
+    settings = {"innodb-snapshot-isolation": "ON"}
+    with running_mariadb(files=None, **settings) as server, ThreadPoolExecutor(8) as threads:
         for done in [threads.submit(take_often) for _ in range(8)]:
             done.result()
     assert held == sorted(set(held))
