@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import importlib
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import wsgiref.simple_server
 from collections.abc import Callable, Iterator, MutableMapping
@@ -20,13 +23,16 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from tests.fences.http_guard import HttpGuard
+from tests.fences.sql_guards import set_up_django
 
 from leasehold import Leasehold
 from leasehold.errors import LeaseLost, Misuse
 from leasehold.fences import SqliteFence
-from leasehold.fences.http import AsgiFence, WsgiFence, carrying, read_token, send_token
+from leasehold.fences.http import AsgiFence, DjangoFence, WsgiFence, carrying, read_token, send_token
 
 RESOURCE = "/accounts/42"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -99,11 +105,36 @@ def asgi_app(accounts: Accounts) -> Any:
     return Starlette(routes=[Route("/{path:path}", account, methods=["GET", "PUT"])])
 
 
-@pytest.fixture(params=["wsgi", "asgi"])
+def django_app(accounts: Accounts) -> Any:
+    """Middleware and a view of Django's, called as its own handler calls them."""
+    set_up_django()
+    responses = importlib.import_module("django.http")
+    requests_of = importlib.import_module("django.core.handlers.wsgi").WSGIRequest
+
+    def view(request: Any) -> Any:
+        if request.method == "GET":
+            return responses.HttpResponse(accounts.get(request.path) or "nothing")
+        body = request.body.decode()
+        accounts.put(request.path, body)
+        return responses.HttpResponse(str(request.META.get("leasehold.token")), status=500 if "fail" in body else 200)
+
+    answer = DjangoFence(accounts.writing)(view)
+
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        response = answer(requests_of(environ))
+        start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))
+        return [response.content]
+
+    return app
+
+
+@pytest.fixture(params=["wsgi", "asgi", "django"])
 def call(request: pytest.FixtureRequest, accounts: Accounts) -> Iterator[Callable[..., httpx.Response]]:
     """Sends a request to the fenced app, in this process."""
-    if request.param == "wsgi":
-        with httpx.Client(transport=httpx.WSGITransport(WsgiFence(wsgi_app(accounts), accounts.writing))) as client:
+    if request.param != "asgi":
+        is_django = request.param == "django"
+        app = django_app(accounts) if is_django else WsgiFence(wsgi_app(accounts), accounts.writing)
+        with httpx.Client(transport=httpx.WSGITransport(app)) as client:
             yield client.request
         return
     transport = httpx.ASGITransport(AsgiFence(asgi_app(accounts), accounts.writing))
@@ -208,6 +239,20 @@ def test_an_app_that_crashes_leaves_nothing(accounts: Accounts) -> None:
     with httpx.Client(transport=transport) as client, pytest.raises(ZeroDivisionError):
         client.put(URL, headers={"Fencing-Token": "5"})
     assert (accounts.get(RESOURCE), accounts.floor(RESOURCE)) == (None, None)
+
+
+@pytest.mark.parametrize("world", ["wsgi", "asgi"])
+def test_a_service_that_is_killed_half_way_leaves_nothing(world: str, tmp_path: Path) -> None:
+    """Really killed, after the check and the write of a request and before its commit."""
+    path = str(tmp_path / "things.db")
+    with contextlib.closing(HttpGuard(f"http://service#{path}", "thing", in_asyncio=True)) as guard:
+        guard.write(32, "whole")
+        command = [sys.executable, "-m", "tests.fences.http_crash", world, path, "33"]
+        killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert (guard.peek(), guard.floor()) == ("whole", 32)
+        guard.write(32, "still mine")
+        assert guard.peek() == "still mine"
 
 
 def test_websockets_and_lifespan_go_on_as_they_are(accounts: Accounts) -> None:
