@@ -16,11 +16,6 @@ import servers
 os.environ.setdefault("LEASEHOLD_SERVERS", str(servers.CACHE))
 
 CONTRACT = "tests/contract/test_contract.py"
-# The whole suite has to end in twenty minutes on two processors. By day these are asked in blocking code; async code is
-# asked of SQLite, Redis and PostgreSQL, and of these at night.
-BLOCKING_BY_DAY = tuple(
-    f"tests/contract/test_{engine}.py" for engine in ("consul", "etcd", "mysql", "redlock", "zookeeper")
-)
 
 # Started in the background or under nohup, a process inherits that these are ignored, and would hand that on to every
 # child; the tests about Ctrl-C and hang-ups need them as a terminal gives them.
@@ -41,8 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         # Valkey is asked by the same words as Redis; its own tests of the server stay.
-        same_as_redis = item.nodeid.startswith(CONTRACT) and "[valkey" in item.nodeid
-        if same_as_redis or (item.nodeid.startswith(BLOCKING_BY_DAY) and "[asyncio" in item.nodeid):
+        if item.nodeid.startswith(CONTRACT) and "[valkey" in item.nodeid:
             item.add_marker(pytest.mark.nightly)
 
 

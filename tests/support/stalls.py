@@ -30,6 +30,7 @@ CROWDED = 0.1
 MOST_REPEATS = 2
 PRESSURE = Path("/proc/pressure/cpu")
 PROPERTY = "run again"
+STARTED = pytest.StashKey[tuple[float, float]]()
 
 
 class Watch:
@@ -72,6 +73,11 @@ def waited_for_processor() -> float:
     return int(found[1]) / 1e6 if found else 0.0
 
 
+def note_start(item: pytest.Item) -> None:
+    """Say that what this test is about begins now, before its own turn comes."""
+    item.stash[STARTED] = time.monotonic(), waited_for_processor()
+
+
 class Again:
     """The plugin."""
 
@@ -90,7 +96,9 @@ class Again:
     def _run(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         excuses: list[str] = []
         while True:
-            since, waited = time.monotonic(), waited_for_processor()
+            if STARTED not in item.stash or excuses:
+                note_start(item)
+            since, waited = item.stash[STARTED]
             reports: list[pytest.TestReport] = runtestprotocol(item, nextitem=nextitem, log=False)
             if len(excuses) == MOST_REPEATS or not any(report.failed for report in reports):
                 break

@@ -27,6 +27,8 @@ BOTH: tuple[World, ...] = ("blocking", "asyncio")
 Need = Capability | Literal["pause", "restart", "wipe", "proxy"]
 SCENARIO_WITHIN = 60.0
 SHORT_TTL = 0.3
+BRIEF = 0.1
+"""A wait that is over soon, and not before an engine on a busy machine has answered."""
 MOST_PATIENCE = 3.0
 
 
@@ -71,6 +73,7 @@ class Stage:
         self.namespace = f"contract-{uuid.uuid4().hex[:12]}"
         self._patience = _patience()
         self.slack = engine.slack * self._patience
+        self.brief = BRIEF * self._patience
         self._names = itertools.count(1)
         self._clients: list[AsyncLeasehold] = []
         self._workers: list[WorkerProcess] = []
@@ -81,7 +84,11 @@ class Stage:
     @functools.cached_property
     def ttl(self) -> float:
         """A TTL that is as short as the engine and a busy machine allow."""
-        return max(SHORT_TTL * self._patience, self.facts.least_ttl)
+        return self.longer_ttl(1)
+
+    def longer_ttl(self, times: float) -> float:
+        """One that is so many times longer on an engine that allows very short ones; elsewhere, as long as need be."""
+        return max(SHORT_TTL * self._patience * times, self.facts.least_ttl)
 
     @functools.cached_property
     def facts(self) -> Facts:
@@ -161,6 +168,12 @@ class Stage:
         if self.engine.wipe is not None:
             await asyncio.to_thread(self.engine.wipe)
 
+    async def connected(self) -> AsyncLeasehold:
+        """A client that has used the engine: to connect may take longer than a brief wait."""
+        client = self.client()
+        await (await client.lock(self.name(), ttl=self.ttl).acquire()).release()
+        return client
+
     async def free_within(self, name: str, seconds: float) -> float:
         """Assert that somebody else can take the name within so long (and the slack); returns how long it took."""
         since = boot_clock()
@@ -201,8 +214,17 @@ Parameters = ParamSpec("Parameters")
 Scenario = Callable[Concatenate[Stage, Parameters], Awaitable[None]]
 
 
-def scenario(*needs: Need, worlds: tuple[World, ...] = BOTH) -> Callable[[Scenario[Parameters]], Any]:
-    """Make a test of an async scenario: once in each world, where the engine has what the scenario needs."""
+DISTURBING = frozenset({"pause", "restart", "wipe"})
+
+
+def scenario(
+    *needs: Need, worlds: tuple[World, ...] = BOTH, alone: bool = False
+) -> Callable[[Scenario[Parameters]], Any]:
+    """Make a test of an async scenario: once in each world, where the engine has what the scenario needs.
+
+    The test says whether it `plays_alone`: it disturbs the engine, or (`alone`) it looks at the whole process, changes
+    it or keeps it busy.
+    """
 
     def decorate(play: Scenario[Parameters]) -> Any:
         @functools.wraps(play)
@@ -210,6 +232,7 @@ def scenario(*needs: Need, worlds: tuple[World, ...] = BOTH) -> Callable[[Scenar
             stage.require(needs)
             asyncio.run(perform(functools.partial(play, stage, *arguments, **more), stage))
 
+        test.plays_alone = alone or not DISTURBING.isdisjoint(needs)  # type: ignore[attr-defined]
         return pytest.mark.parametrize("world", worlds)(test)
 
     return decorate

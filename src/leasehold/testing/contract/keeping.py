@@ -81,7 +81,7 @@ async def test_a_released_lease_is_never_told_as_lost(stage: Stage) -> None:
     assert lease.released
 
 
-@scenario(Capability.OUTLIVES_CONNECTION)
+@scenario(Capability.OUTLIVES_CONNECTION, alone=True)
 async def test_many_leases_share_one_keeper_and_are_renewed_in_batches(stage: Stage) -> None:
     proxy = stage.proxy() if stage.engine.address else None
     locks, ttl = stage.client(through=proxy), max(stage.ttl, 1.0)
@@ -146,7 +146,7 @@ async def test_a_late_renewal_does_not_revive_a_lost_lease(stage: Stage) -> None
 
 @scenario("pause")
 async def test_renewals_go_on_after_a_short_outage(stage: Stage) -> None:
-    ttl = stage.ttl * 3
+    ttl = stage.longer_ttl(3)
     lease = await stage.client().lock(stage.name(), ttl=ttl).acquire()
     await asyncio.sleep(ttl / 4)
     await stage.pause()
@@ -226,7 +226,7 @@ async def test_with_does_not_hide_the_bodys_own_error(stage: Stage) -> None:
     assert any("lost" in note for note in caught.value.__notes__)
 
 
-@scenario()
+@scenario(alone=True)
 async def test_closing_a_client_ends_its_keeper(stage: Stage) -> None:
     before = set(threading.enumerate())
     locks = stage.client()

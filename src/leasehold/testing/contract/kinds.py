@@ -72,13 +72,13 @@ async def test_waiting_readers_are_let_in_together(stage: Stage) -> None:
 
 @scenario(Capability.PERMITS)
 async def test_only_so_many_permits_are_out_at_once(stage: Stage) -> None:
-    locks, other, name = stage.client(), stage.client(), stage.name()
+    locks, other, name = await stage.connected(), stage.client(), stage.name()
     out = [await one.permits(name, 3, ttl=TTL, wait=0).acquire() for one in (locks, other, locks)]
     tokens = [permit.token for permit in out]
     assert tokens == sorted(set(tokens))
     assert await other.permits(name, 3, ttl=TTL).try_acquire() is None
     with pytest.raises(NotAcquired):
-        await locks.permits(name, 3, ttl=TTL, wait=0.05).acquire()
+        await locks.permits(name, 3, ttl=TTL, wait=stage.brief).acquire()
     waiting = asyncio.create_task(other.permits(name, 3, ttl=TTL, wait=10).acquire())
     await asyncio.sleep(0.05)
     await _give_back(out.pop(0))
@@ -166,8 +166,8 @@ async def test_several_names_are_not_handed_out_when_one_was_lost_meanwhile(stag
 
 @scenario()
 async def test_a_reentrant_lock_is_held_until_given_back_as_often(stage: Stage) -> None:
-    locks, name = stage.client(), stage.name()
-    lock, stranger = locks.lock(name, ttl=TTL, wait=0.05, reentrant=True), stage.client().lock(name, ttl=TTL)
+    locks, name = await stage.connected(), stage.name()
+    lock, stranger = locks.lock(name, ttl=TTL, wait=stage.brief, reentrant=True), stage.client().lock(name, ttl=TTL)
     async with lock as outer:
         async with lock as inner:
             assert inner.token == outer.token
@@ -184,7 +184,7 @@ async def test_a_reentrant_lock_is_held_until_given_back_as_often(stage: Stage) 
 @scenario()
 async def test_another_thread_or_task_is_not_the_same_caller(stage: Stage) -> None:
     """Not even a child of the holder, and not one that comes to be after the holder has ended."""
-    lock = stage.client().lock(stage.name(), ttl=TTL, wait=0.05, reentrant=True)
+    lock = (await stage.connected()).lock(stage.name(), ttl=TTL, wait=stage.brief, reentrant=True)
     async with lock:
         assert await asyncio.create_task(lock.try_acquire()) is None
         with pytest.raises(NotAcquired):
@@ -198,7 +198,7 @@ async def test_another_thread_or_task_is_not_the_same_caller(stage: Stage) -> No
 
 @scenario()
 async def test_a_lock_is_not_reentrant_unless_asked_for(stage: Stage) -> None:
-    lock = stage.client().lock(stage.name(), ttl=TTL, wait=0.05)
+    lock = (await stage.connected()).lock(stage.name(), ttl=TTL, wait=stage.brief)
     async with lock as lease:
         assert await lock.try_acquire() is None
         with pytest.raises(NotAcquired):

@@ -49,7 +49,7 @@ async def test_status_shows_no_secret(stage: Stage) -> None:
     await lease.release()
 
 
-@scenario(Capability.INSPECT, Capability.OUTLIVES_CONNECTION)
+@scenario(Capability.INSPECT, Capability.OUTLIVES_CONNECTION, alone=True)
 async def test_many_names_are_listed_completely(stage: Stage) -> None:
     locks = stage.client()
     names = [f"name-{number:04}" for number in range(620)]

@@ -201,7 +201,7 @@ async def _granted(stage: Stage, name: str) -> tuple[AsyncLease, float]:
 
 @scenario("restart")
 async def test_a_waiter_survives_a_restart_of_the_engine(stage: Stage) -> None:
-    name, ttl = stage.name(), stage.ttl * 5
+    name, ttl = stage.name(), stage.longer_ttl(8)
     holder = await stage.client().lock(name, ttl=ttl).acquire()
     waiting = asyncio.create_task(stage.client().lock(name, ttl=ttl, wait=30).acquire())
     await asyncio.sleep(0.2)
@@ -220,7 +220,7 @@ async def test_a_waiter_survives_a_restart_of_the_engine(stage: Stage) -> None:
 
 @scenario("restart")
 async def test_a_holder_survives_a_restart_or_is_told(stage: Stage) -> None:
-    name, ttl = stage.name(), max(stage.ttl * 5, 3.0)
+    name, ttl = stage.name(), max(stage.longer_ttl(7), stage.ttl * 3)
     locks = stage.client()
     holder = await locks.lock(name, ttl=ttl).acquire()
     await stage.restart()

@@ -94,7 +94,7 @@ async def _hold_briefly(locks: AsyncLeasehold, name: str) -> None:
         lease.check()
 
 
-@scenario()
+@scenario(alone=True)
 async def test_no_waiter_starves_in_a_crowd(stage: Stage) -> None:
     """Fifty waiters, each of whom comes back for more: everyone is served, and nobody waits for ten rounds."""
     name, clients = stage.name(), [stage.client() for _ in range(2)]
@@ -126,7 +126,7 @@ async def _silent(stage: Stage, proxy: Proxy) -> int:
     return said
 
 
-@scenario("proxy", Capability.PUSH_WAIT)
+@scenario("proxy", Capability.PUSH_WAIT, alone=True)
 async def test_idle_waiters_ask_for_next_to_nothing(stage: Stage) -> None:
     proxy, name = stage.proxy(), stage.name()
     locks = stage.client(through=proxy)
@@ -146,7 +146,7 @@ async def test_idle_waiters_ask_for_next_to_nothing(stage: Stage) -> None:
         assert number <= 16
 
 
-@scenario(Capability.PUSH_WAIT)
+@scenario(Capability.PUSH_WAIT, alone=True)
 async def test_no_wake_up_is_missed(stage: Stage) -> None:
     """A release at any moment around the start of a wait must be noticed; a missed one would cost seconds."""
     name, locks, other = stage.name(), stage.client(), stage.client()

@@ -91,7 +91,7 @@ async def test_a_lease_lives_on_when_its_lock_and_client_are_gone(stage: Stage) 
 
 
 @not_closed
-@scenario()
+@scenario(alone=True)
 async def test_a_client_that_nobody_has_any_more_takes_its_keeper_along(stage: Stage) -> None:
     before = {thread for thread in threading.enumerate() if "keeper" in thread.name}
 
