@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from leasehold.core.engine import Busy, Grant, Incumbent, NameStatus, Purpose, Renewal, Suspect, Want
 from leasehold.core.worlds import World
 from leasehold.engines import redis_scripts as scripts
+from leasehold.engines.family import WiredFamily
 from leasehold.engines.redis_facts import check_correctness, facts_of, refuse_sentinel
 from leasehold.engines.redis_keys import keys_of, name_in, pattern_of
 from leasehold.engines.redis_scripts import Script, argument
@@ -376,41 +376,29 @@ def _says(reply: Any, code: str) -> bool:
     return type(reply) is ErrorReply and reply.code == code
 
 
-class RedisFamily:
+class RedisFamily(WiredFamily[RedisEngine, Wire]):
     """One server, or one primary behind Sentinels, and how to reach it in each world."""
 
     def __init__(self, target: Target, namespace: str, label: str) -> None:
-        self.facts = facts_of(target)
+        super().__init__(facts_of(target))
         self.target, self.namespace = target, namespace
         self.floor = 0
         """The highest token seen from this server: what it mints for us must be above, even if it lost its data."""
         self.floor_argument = argument("0")
         self._label = label
-        self._wires: weakref.WeakSet[Wire] = weakref.WeakSet()
 
-    def __repr__(self) -> str:
-        return f"<RedisFamily {self.facts.address}>"
-
-    def blocking(self) -> RedisEngine:
-        """An engine whose operations block. Threads may share it."""
+    def _blocking_wire(self) -> Wire:
         from leasehold.wires.redis_blocking import BlockingWire
 
-        return self._engine(BlockingWire(self.target, self._label))
+        return BlockingWire(self.target, self._label)
 
-    def asyncio(self) -> RedisEngine:
-        """An engine for the running event loop. Tasks may share it."""
+    def _asyncio_wire(self) -> Wire:
         from leasehold.wires.redis_asyncio import AsyncWire
 
-        return self._engine(AsyncWire(self.target, self._label))
+        return AsyncWire(self.target, self._label)
 
-    def _engine(self, wire: Wire) -> RedisEngine:
-        self._wires.add(wire)
+    def _engine_over(self, wire: Wire) -> RedisEngine:
         return RedisEngine(self, wire)
-
-    def forked(self) -> None:
-        """In a forked child: let go of every inherited connection, of whichever engine."""
-        for wire in list(self._wires):
-            wire.forked()
 
 
 def open_engine(on: str | object, *, namespace: str, client_label: str) -> RedisFamily:
@@ -422,5 +410,5 @@ def open_engine(on: str | object, *, namespace: str, client_label: str) -> Redis
         from leasehold.wires.redis_client import target_from_client
 
         target = target_from_client(on)
-    warn_of_transport(target, stacklevel=2)
+    warn_of_transport(target, stacklevel=4)
     return RedisFamily(target, namespace, client_label)

@@ -414,5 +414,5 @@ def open_engine(on: object, *, namespace: str, client_label: str) -> RedlockFami
     """Open the quorum behind a URL, or behind a list of URLs and client objects. Nothing is sent before it is used."""
     servers = servers_from(on)
     for target in servers.targets:
-        warn_of_transport(target, stacklevel=2)
+        warn_of_transport(target, stacklevel=4)
     return RedlockFamily(servers, namespace, client_label)
