@@ -1,7 +1,7 @@
 """Hearing wake-ups: one connection of an engine listens, on a channel that only it has, for all who wait.
 
-While it is open it keeps an advisory lock whose key is in the channel's name: whoever is about to wake somebody here
-finds out, by the same lock, whether anybody hears it.
+On PostgreSQL it keeps, while it is open, an advisory lock whose key is in the channel's name: whoever is about to wake
+somebody here finds out, by the same lock, whether anybody hears it. MySQL's way is in `leasehold.wires.mysql_ear`.
 """
 
 from __future__ import annotations
