@@ -120,7 +120,7 @@ async def test_a_failed_attempt_does_not_disturb_the_holder(stage: Stage) -> Non
 async def test_failed_attempts_leave_nothing_on_the_engine(stage: Stage) -> None:
     locks, name = stage.client(), stage.name()
     holder = await locks.lock(name, ttl=10).acquire()
-    lock, patient = locks.lock(name, ttl=10), locks.lock(name, ttl=10, wait=stage.slack)
+    lock, patient = locks.lock(name, ttl=10), locks.lock(name, ttl=10, wait=10 * stage.brief)
 
     async def fail(times: int) -> None:
         for _ in range(times):
