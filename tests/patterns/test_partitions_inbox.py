@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ import psycopg2
 import pymysql
 import pytest
 import redis
-from tests.support.mariadb_server import PASSWORD
+from tests.support.mariadb_server import PASSWORD, MariadbServer, running_mariadb
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 
@@ -51,6 +51,14 @@ class Place(NamedTuple):
     connect: Callable[[], Any] | None = None
 
 
+@pytest.fixture
+def isolating_mariadb_server() -> Iterator[MariadbServer]:
+    """It refuses a statement which waited for a row that was changed meanwhile, as all do since MariaDB 11.6."""
+    settings = {"innodb-snapshot-isolation": "ON"}
+    with running_mariadb(files=None, **settings) as server:
+        yield server
+
+
 def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if kind == "redis":
         client = redis.Redis(port=request.getfixturevalue("redis_server").port)
@@ -62,8 +70,8 @@ def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place
     if kind in ("postgres", "psycopg2"):
         url, library = request.getfixturevalue("postgres_server").url, psycopg if kind == "postgres" else psycopg2
         on = connect = lambda: library.connect(url)
-    elif kind == "mariadb":
-        port = request.getfixturevalue("mariadb_server").port
+    elif kind in ("mariadb", "isolating_mariadb"):
+        port = request.getfixturevalue(f"{kind}_server").port
         on = connect = lambda: pymysql.connect(
             host="127.0.0.1", port=port, user="leasehold", password=PASSWORD, database="leasehold"
         )
@@ -278,6 +286,20 @@ def test_of_many_who_put_the_same_at_once_one_does(place: Place) -> None:
         assert list(pool.map(put, range(8))) == [number % 6 + 1 for number in range(8)]
     [partition] = inbox.waiting()
     assert [message.payload for message in inbox.take(partition, 7)] == list(range(6))
+
+
+def test_a_step_that_the_server_undid_for_another_begins_again(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    inbox, meet = place_of("isolating_mariadb", request, tmp_path).make(), threading.Barrier(8)
+
+    def put(name: str) -> None:
+        meet.wait(PATIENT)
+        for step in range(20):
+            inbox.put("a", f"{name}{step}", key=f"{name}{step}")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, "abcdefgh"))
+    [partition] = inbox.waiting()
+    assert len(inbox.take(partition, 7, most=1000)) == 160
 
 
 def test_a_key_is_forgotten_after_its_time(place: Place) -> None:

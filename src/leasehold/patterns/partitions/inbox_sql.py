@@ -8,13 +8,16 @@ message ends, so messages become visible in the order of their numbers, and none
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
+import random
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from leasehold.errors import KeyReused, Misuse, QueueFull, quoted
 from leasehold.fences.rule import HasToken
@@ -26,6 +29,7 @@ from leasehold.fences.steps import drive
 from leasehold.names import check_wait
 from leasehold.patterns.databases import Connections, handle_of
 from leasehold.patterns.dialects import INSERT, LOCKING, TEXT, UNLESS_THERE, clock
+from leasehold.patterns.optimistic import is_conflict
 from leasehold.patterns.partitions.bells import Bell, Ring, hear_postgres, keep_listening
 from leasehold.patterns.partitions.entities import Entities
 from leasehold.patterns.partitions.inbox import (
@@ -40,11 +44,15 @@ from leasehold.patterns.partitions.inbox import (
     packed,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Steps = Generator[Ask, Answer, T]
 
 PATIENCE: Final = 30.0
 """How long a SQLite file is waited for that others write to, in seconds."""
+UNDONE_FOR: Final = 5.0
+"""For so long a step that the server undid for the sake of another is begun again, in seconds."""
+LONGEST_PAUSE: Final = 0.05
 _MESSAGES: Final = """
 CREATE TABLE IF NOT EXISTS {table} (
     team CHAR(32) NOT NULL, place INTEGER NOT NULL, seq BIGINT NOT NULL, entity {text} NOT NULL,
@@ -59,6 +67,24 @@ _KEYS: Final = """
 CREATE TABLE IF NOT EXISTS {table}_key (
     team CHAR(32) NOT NULL, name CHAR(32) NOT NULL, fingerprint CHAR(32) NOT NULL, seq BIGINT NOT NULL,
     at BIGINT NOT NULL, PRIMARY KEY (team, name))"""
+
+
+def _begun_again(step: Callable[P, T]) -> Callable[P, T]:
+    """Of two steps in each other's way a server undoes one; in a transaction of its own it can begin again."""
+
+    @functools.wraps(step)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        give_up_at = time.monotonic() + UNDONE_FOR
+        while True:
+            try:
+                return step(*args, **kwargs)
+            except Exception as error:
+                # A SQLite file was waited for already.
+                if isinstance(error, sqlite3.Error) or not is_conflict(error) or time.monotonic() > give_up_at:
+                    raise
+            time.sleep(random.random() * LONGEST_PAUSE)
+
+    return call
 
 
 class _Put(NamedTuple):
@@ -217,6 +243,7 @@ class SqlInbox:
                 handle.ask(Ask(statement, {}))
             _fence(connection).create()
 
+    @_begun_again
     def put(self, entity: str, payload: object, *, key: str | None = None) -> int:
         """See `Inbox`."""
         with self._lent() as (_, handle, sql), handle.transaction():
@@ -253,12 +280,14 @@ class SqlInbox:
         with self._lent() as (_, handle, sql):
             return drive(sql.waiting(self._team), handle.ask)
 
+    @_begun_again
     def take(self, partition: int, token: int | HasToken, most: int = BATCH) -> list[Message]:
         """See `Inbox`."""
         with self._lent() as (connection, handle, sql), _fence(connection).reading(self._resource(partition), token):
             rows = drive(sql.take({"team": self._team, "place": partition, "most": most}), handle.ask)
         return [Message(partition, int(seq), entity, payload, int(tries)) for seq, entity, payload, tries in rows]
 
+    @_begun_again
     def acknowledge(self, message: Message, token: int | HasToken) -> None:
         """See `Inbox`."""
         resource = self._resource(message.partition)
@@ -275,6 +304,7 @@ class SqlInbox:
         drive(self._sql(handle).acknowledge(self._values(message)), handle.ask)
         message.acknowledged = True
 
+    @_begun_again
     def fail(self, message: Message, token: int | HasToken, error: str) -> bool:
         """See `Inbox`."""
         values = {**self._values(message), "error": error, "most": self._most_tries}
@@ -290,6 +320,7 @@ class SqlInbox:
             Parked(int(place), int(seq), entity, json.loads(text), error) for place, seq, entity, text, error in rows
         ]
 
+    @_begun_again
     def sweep(self, older_than: float) -> int:
         """See `Inbox`."""
         age = int(check_wait(older_than, what="older_than") * 1000)
