@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import signal
 import sqlite3
 import subprocess
@@ -105,6 +106,42 @@ def test_the_lease_is_given_back_only_when_the_work_has_ended(path: Path, locks:
         assert ended, "the next one led before the work had ended"
         assert time.monotonic() >= ended[0]
     serving.join(20)
+
+
+def test_who_listens_is_told_once_that_a_leader_stops(locks: Leasehold, caplog: pytest.LogCaptureFixture) -> None:
+    told: queue.Queue[tuple[str | None, bool]] = queue.Queue()
+    in_vain = threading.Event()
+
+    def fails(_term: Term) -> None:
+        in_vain.set()
+        raise ValueError("planted")
+
+    def tell(term: Term) -> None:
+        told.put((term.why, term.remaining > 0))
+
+    with Election(locks, NAME, ttl=20).lead() as term:
+        term.on_stopping(fails)
+        term.on_stopping(tell)
+        assert told.empty()
+        resigning = [threading.Thread(target=term.resign, args=("enough",)) for _ in range(8)]
+        for thread in resigning:
+            thread.start()
+        assert told.get(timeout=20) == ("enough", True), "it leads until its work has ended"
+        for thread in resigning:
+            thread.join(20)
+        term.on_stopping(tell)  # at once
+        assert told.get(timeout=20) == ("enough", True)
+        assert in_vain.wait(20)
+    with Election(locks, NAME, ttl=20).lead() as term:
+        term.on_stopping(tell)
+    assert told.get(timeout=20)[0] == "its work has ended"
+    assert told.empty()
+    give_up_at = time.monotonic() + 20
+    while "a callback of on_stopping failed" not in caplog.text and time.monotonic() < give_up_at:
+        time.sleep(0.01)
+    assert "a callback of on_stopping failed" in caplog.text
+    with pytest.raises(Misuse, match="called with the term"):
+        term.on_stopping("stop")  # type: ignore[arg-type]
 
 
 def test_an_unhealthy_leader_stops_and_an_unhealthy_candidate_does_not_stand(locks: Leasehold) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from leasehold import watching
-from leasehold.errors import quoted
+from leasehold.errors import Misuse, quoted
 from leasehold.keeping import log
 from leasehold.names import check_name, check_wait
 
@@ -32,11 +33,13 @@ class Leader(NamedTuple):
 class AnyTerm:
     """What the terms of both worlds have in common."""
 
-    __slots__ = ("_favourite", "_lease", "_stop", "why")
+    __slots__ = ("_favourite", "_lease", "_listeners", "_resigning", "_stop", "why")
 
     def __init__(self, lease: LeaseView) -> None:
         self._lease = lease
         self._stop = threading.Event()
+        self._resigning = threading.RLock()  # a handler of signals may resign in the middle of it
+        self._listeners: list[Callable[[Any], object]] = []
         self._favourite: str | None = None
         self.why: str | None = None
         """Why it is to stop; None as long as it is not."""
@@ -64,11 +67,38 @@ class AnyTerm:
     def resign(self, why: str = "it resigned", *, in_favour_of: str | None = None) -> None:
         """Ask the work to end. The lease is given back when it has: to the candidate of that name, if it stands."""
         favourite = None if in_favour_of is None else check_name(in_favour_of, what="in_favour_of")
-        if not self._stop.is_set():
+        with self._resigning:  # any thread may find a reason
+            if self._stop.is_set():
+                return
             self._favourite = favourite
             self.why = why
             self._stop.set()
-            watching.resigned(self._lease.name, self.token, why)
+            listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            self._tell(listener)
+        watching.resigned(self._lease.name, self.token, why)
+
+    def on_stopping(self, callback: Callable[[Self], object]) -> None:
+        """Have `callback` called with this term, once and in its own thread, when its work is to end, or has ended.
+
+        At once if it is to end already. ``term.why`` says why.
+        """
+        if not callable(callback):
+            raise Misuse(f"on_stopping takes a function that is called with the term, not {quoted(callback)}")
+        with self._resigning:
+            if not self._stop.is_set():
+                self._listeners.append(callback)
+                return
+        self._tell(callback)
+
+    def _tell(self, callback: Callable[[Any], object]) -> None:
+        def tell() -> None:
+            try:
+                callback(self)
+            except Exception:  # noqa: BLE001 -- it is logged, and has nothing to do with the term
+                log().exception("%r: a callback of on_stopping failed", self)
+
+        threading.Thread(target=tell, name="leasehold-on-stopping", daemon=True).start()
 
     def __repr__(self) -> str:
         state = f"stopping: {self.why}" if self.stopping else f"{self.remaining:.3g} s left"
