@@ -183,8 +183,11 @@ class Sessions:
         """The session for a lease: the shared one of its TTL, or one of its own if it has a lock-delay."""
         with self._lock:
             home = place.home
-            if home.lapsed(now) or home.ttl < ttl or home.terms.delay != delay:
-                home = self._own_session(ttl, delay) if delay else self._session(ttl, now)
+            # A request that was given up may still move the key away from the session that it hangs on, but from no
+            # other: so it has to be moved first.
+            unsure = place.uncertain and home is place.session
+            if unsure or home.lapsed(now) or home.ttl < ttl or home.terms.delay != delay:
+                home = self._own_session(ttl, delay) if delay or unsure else self._session(ttl, now)
                 place.home = home
             return home
 

@@ -179,8 +179,13 @@ class Taking:
         operations = [unlocking(place.key, source, value), locking(place.key, target, value)]
         outcome = await self._requests.change(place, operations, attempt.until)
         if isinstance(outcome, Refused):
-            # It is gone, or an earlier request to hang it there was carried out without our knowing.
+            # It is gone, or an earlier request to hang it there, or elsewhere, was carried out without our knowing.
             outcome, _ = await self._wire.entries(place.key, attempt.until)
+            elsewhere = [one.lease for one in outcome if (one.key, one.created) == (place.key, place.token)]
+            if elsewhere and elsewhere[0] and elsewhere[0] != target:
+                operations[0] = unlocking(place.key, elsewhere[0], value)
+                again = await self._requests.change(place, operations, attempt.until)
+                outcome = [] if isinstance(again, Refused) else again
         there = [one for one in outcome if (one.key, one.created, one.lease) == (place.key, place.token, target)]
         if not there:
             place.token = place.blockade = None

@@ -82,3 +82,14 @@ def farewell_beyond_the_wait() -> list[Edit]:
 def session_ended_under_a_key_on_its_way() -> list[Edit]:
     """A release ends sessions on which nothing hangs, also one that the key of another lease is being moved to."""
     return [edit(consul_sessions.Sessions.take_out, (" and one not in awaited", ""))]
+
+
+@_caught_by("exclusion", "told")
+def late_move_not_reckoned_with() -> list[Edit]:
+    """A lease stays on its session though a request to move its key, which was given up, may still be carried out."""
+    return [
+        edit(
+            consul_sessions.Sessions.home_for,
+            ("unsure = place.uncertain and home is place.session", "unsure = False"),
+        )
+    ]

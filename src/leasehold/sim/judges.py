@@ -421,8 +421,9 @@ def lock_delay(record: Record) -> Verdict:
                         f"{belief.holder}, who lost it, was over",
                         (grant.holder, belief.holder),
                     )
+    given_back = {belief.holder for belief in record.beliefs if belief.reason == RELEASED}
     for event in record.events:
-        if isinstance(event, Freed) and event.closed_until:
+        if isinstance(event, Freed) and event.closed_until and event.holder not in given_back:
             before = closed.get(event.name)
             if before is None or before.closed_until < event.closed_until:
                 closed[event.name] = event
