@@ -1,4 +1,4 @@
-"""Leaders are elected, observed, resign and are followed in the same way on several engines, in both worlds."""
+"""Leaders are elected, observed, resign and are followed in the same way on every engine, in both worlds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from leasehold import AsyncLeasehold, Leasehold, NotAcquired
 from leasehold.patterns.election import AsyncElection, AsyncTerm, Election, Leader, Term
 
 PATIENT, TTL = 60.0, 20.0
+LONG = ["etcd", "zookeeper", "consul", "redlock", "postgres+session", "mariadb+session"]
+"""Whose servers take their time to start, or that are like others."""
 
 
-@pytest.fixture(params=["sqlite", "redis", "postgres", "mariadb"])
+@pytest.fixture(
+    params=["sqlite", "redis", "postgres", "mariadb", *(pytest.param(one, marks=pytest.mark.nightly) for one in LONG)]
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     with engine_of(request.param, request, tmp_path) as url:
         yield url

@@ -5,18 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.support.consul_server import running_consul
-from tests.support.etcd_server import running_etcd
-from tests.support.zookeeper_server import running_zookeeper
+from tests.patterns.conftest import engine_of
 
 from leasehold import Leasehold, NotSupported
 from leasehold.patterns.partitions import Entities, Partitions, Writer
-
-pytestmark = pytest.mark.nightly
 
 COUNT = 8
 PATIENT = 60.0
@@ -25,20 +20,11 @@ TTL = 20.0
 
 @pytest.fixture(params=["redis", "postgres", "mariadb", "etcd", "zookeeper", "consul"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with ExitStack() as stack:
-        match request.param:
-            case "redis":
-                yield f"redis://127.0.0.1:{request.getfixturevalue('redis_server').port}/0"
-            case "etcd":
-                yield stack.enter_context(running_etcd(tmp_path)).url
-            case "zookeeper":
-                yield stack.enter_context(running_zookeeper()).url
-            case "consul":
-                yield stack.enter_context(running_consul()).url
-            case kind:
-                yield request.getfixturevalue(f"{kind}_server").url
+    with engine_of(request.param, request, tmp_path) as url:
+        yield url
 
 
+@pytest.mark.nightly
 def test_members_join_share_and_leave(url: str) -> None:
     entities = Entities(f"orders-{time.monotonic_ns()}", COUNT)
     with (
@@ -70,9 +56,14 @@ def test_members_join_share_and_leave(url: str) -> None:
         assert all(first.owned[number] > theirs[number] for number in theirs)
 
 
-def test_an_engine_without_shared_leases_is_refused_before_anything_is_sent() -> None:
-    with (
-        Leasehold("postgresql+session://leasehold@127.0.0.1:1/leasehold") as locks,
-        pytest.raises(NotSupported, match="shared"),
-    ):
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+session://leasehold@127.0.0.1:1/leasehold",
+        "mysql+session://leasehold@127.0.0.1:1/leasehold",
+        "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
+    ],
+)
+def test_an_engine_without_shared_leases_is_refused_before_anything_is_sent(url: str) -> None:
+    with Leasehold(url) as locks, pytest.raises(NotSupported, match="shared"):
         Partitions(locks, Entities("orders"))
