@@ -157,6 +157,8 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         if not await pin.claim(self._sockets, until):
             return None
         try:
+            if self._pins.get(lease.holder) is not pin:
+                return False  # it was given back meanwhile, and the connection may serve another lease by now
             pin.ttl = max(pin.ttl, lease.ttl)
             kept = await self._beat(pin, began_at, until)
         except ConnectionError:
@@ -210,11 +212,13 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         if not await pin.claim(self._sockets, until):
             raise OutcomeUnknown(f"the connection of this lease to {self._address} is in use by others")
         try:
+            if self._pins.get(holder) is not pin:
+                return False
             with self._pins.closed_on_error(pin):
                 held = await self._unlock(pin, until)
+            self._pins.unpin(pin, clean=held)  # before anybody else has a turn on it
         finally:
             pin.free()
-        self._pins.unpin(pin, clean=held)
         return held
 
     async def _unlock(self, pin: Pin[KeyT], until: float) -> bool:

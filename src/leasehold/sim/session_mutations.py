@@ -66,6 +66,13 @@ def unlocked_by_another_connection() -> list[Edit]:
     ]  # fmt: skip
 
 
+@_postgres("liveness")
+def heartbeat_on_a_connection_of_another() -> list[Edit]:
+    """A renewal that had to wait for a release sends its heartbeat on a connection that serves another lease by now."""
+    still = "if self._pins.get(lease.holder) is not pin:"
+    return [edit(sql_session.SqlSessionEngine._keep, (still, "if False:"))]
+
+
 @_both("exclusion", "told")
 def old_answer_taken_for_a_new_one() -> list[Edit]:
     """The answer to an earlier heartbeat, which was late, prolongs a lease from the time of the next one."""
