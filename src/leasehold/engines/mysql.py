@@ -180,6 +180,6 @@ def open_engine(on: str | object, *, namespace: str, client_label: str) -> Mysql
         target = target_from_url(on)
     else:
         target = target_from_client(on)
-    warn_of_transport(target, stacklevel=2)
+    warn_of_transport(target, stacklevel=4)
     family = MysqlSessionFamily if target.in_session else MysqlFamily
     return family(target, namespace, client_label)
