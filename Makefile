@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 BENCH_ARGS ?=
 PEERS_ARGS ?=
 # What `make soak` runs on, and for how long on each.
-SOAK_ENGINES ?= sqlite redis valkey postgresql mariadb etcd consul zookeeper
+SOAK_ENGINES ?= sqlite redis valkey redlock postgresql postgresql+session mariadb mariadb+session etcd consul zookeeper
 SOAK_FOR ?= 1h
 # How many simulated histories `make sim` explores, and of which engines a tenth as many.
 N ?= 20000
@@ -80,7 +80,7 @@ planted: $(VENV)/.ready-dev servers  ## have the chaos tester find every bug tha
 
 soak: $(VENV)/.ready-dev servers  ## an hour of random faults on each engine, with reports in out/soak
 	@failed=0; for engine in $(SOAK_ENGINES); do \
-		case $$engine in sqlite) on= ;; etcd|consul|zookeeper) on="--start $$engine --members 3" ;; *) on="--start $$engine" ;; esac; \
+		case $$engine in sqlite) on= ;; redlock|etcd|consul|zookeeper) on="--start $$engine --members 3" ;; *) on="--start $$engine" ;; esac; \
 		LEASEHOLD_SERVERS=.servers $(BIN)/leasehold chaos $$on --faults random --for $(SOAK_FOR) --report out/soak/$$engine \
 			|| failed=1; \
 	done; exit $$failed

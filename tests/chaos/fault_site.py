@@ -49,6 +49,9 @@ class Toy:
         self.end()
         self._process = subprocess.Popen(self._command, env=self._environment)
 
+    def kill(self) -> None:
+        self.end()
+
     def end(self) -> None:
         if self._process is not None:
             self._process.kill()
@@ -96,7 +99,7 @@ def happens(condition: Callable[[], object], within: float = 30.0) -> bool:
 def a_site(folder: Path, *, workers: int = 2, members: int = 1, durable: bool = True) -> Iterator[Site]:
     """Redis, so many workers, each with a proxy of its own and all with a clock that can be moved."""
     with contextlib.ExitStack() as stack:
-        url, servers = stack.enter_context(started("redis", folder, members=members, durable=durable))
+        url, servers = stack.enter_context(started("redis", folder, members=members, durable=durable, witness=True))
         [(_, port)] = addresses(url)
         proxies = [stack.enter_context(Proxy("127.0.0.1", port)) for _ in range(workers)]
         clock = Shim(folder, "workers")

@@ -128,7 +128,8 @@ class Story:
         """Something is broken for a while, from the intent (or from when it had struck) until it is mended."""
         op = self.op()
         kind = FAULTS.get(fault)
-        self.add(at, RUN, "fault", op, fault=fault, robs=kind is not None and kind.pauses_holders)
+        robs, loses = (kind.pauses_holders, kind.loses_answers) if kind is not None else (False, False)
+        self.add(at, RUN, "fault", op, fault=fault, robs=robs, loses=loses)
         self.events.append(Event(at if hit is None else hit, RUN, "struck", "", op, None, {"at": struck}))
         self.add(over, RUN, "fault over", op, fault=fault)
 

@@ -140,6 +140,52 @@ def test_who_was_robbed_knows_within_a_ttl_all_the_same() -> None:
         assert verdicts(story.history, STOPPED)["told"].status == status
 
 
+@pytest.mark.parametrize(
+    ("fault", "struck", "over", "status"),
+    [
+        ("resets", "w1", 1.6, "held"),
+        ("resets", "w1", 1.4 - RUN_INFO.ttl, "violated"),  # long ago
+        ("resets", "w3", 1.6, "violated"),
+        ("engine-restart", "server", 1.6, "held"),
+        ("latency", "w1", 1.6, "violated"),  # which loses nothing
+    ],
+)
+def test_a_release_whose_answer_may_have_been_lost_tells_nobody_anything(
+    fault: str, struck: str, over: float, status: str
+) -> None:
+    """Asked again, the engine says that there is nothing to be released; that may be so since the first time."""
+    story = Story()
+    story.lease("w1", 0.0, 0.1, 1, release=1.5, released=1.8)
+    story.fault(0.5, 0.9, "revocation", story.name)
+    story.fault(min(0.5, over), over, fault, struck)
+    story.lease("w2", 0.6, 1.0, 2, release=1.4)
+    story.lease("w3", 2.0, 2.1, 3, release=2.2)
+    found = verdicts(story.history, STOPPED)
+    assert {found[name].status for name in ("linearizable", "told")} == {status}
+
+
+@pytest.mark.parametrize(("fault", "status"), [("late-grant", "held"), (None, "violated")])
+def test_a_grant_that_a_fault_holds_back_is_late_before_the_fault_is_said_to_have_struck(
+    fault: str | None, status: str
+) -> None:
+    late = 3 * RUN_INFO.ttl
+    story = Story()
+    story.lease("w1", 0.0, 0.1, 1, release=0.9)
+    if fault:
+        story.fault(0.8, late + 4.0, fault, "w2", hit=late + 0.1)
+    story.lease("w2", 0.5, late, 2, release=late + 1.0)
+    assert verdicts(story.history, STOPPED)["recovery"].status == status
+
+
+def test_a_release_in_doubt_is_no_excuse_where_nobody_was_robbed() -> None:
+    story = Story()
+    story.lease("w1", 0.0, 0.1, 1, release=1.5, released=1.8)
+    story.fault(0.5, 1.6, "resets", "w1")
+    story.lease("w2", 0.6, 1.0, 2, release=1.4)
+    found = verdicts(story.history, STOPPED)
+    assert {found[name].status for name in ("exclusive", "told")} == {"violated"}
+
+
 def test_a_confirmed_release_of_a_lease_that_somebody_else_has_is_a_lie() -> None:
     """Nobody's beliefs overlap, but whoever released removed the lease of its successor."""
     story = Story()

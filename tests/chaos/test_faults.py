@@ -57,6 +57,9 @@ class Nobody:
     def restart(self) -> None:
         raise AssertionError("nobody was killed")
 
+    def kill(self) -> None:
+        raise AssertionError("nobody is killed")
+
     def hold_on(self, on: bool) -> None:
         raise AssertionError("nobody holds")
 
@@ -76,8 +79,8 @@ def test_faults_that_an_engine_cannot_have_say_why(folder: Path) -> None:
     with started("etcd", folder) as (url, servers):
         site = Site(url, TTL, [Nobody()], servers=servers)
         for name, words in {
-            "power-loss": "Redis and Valkey",
-            "full-disk": "programs in Go",
+            "power-loss": "without a witness",
+            "full-disk": "without a witness",
             "engine-clock-jump": "cannot be moved",
             "leader-kill": "fewer than three",
             "failover": "no replica",

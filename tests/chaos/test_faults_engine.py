@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import shutil
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from tests.chaos.fault_site import TTL, AlwaysAll, Toy, a_site, all_go_on, happens, struck
 
-from leasehold import Leasehold, LeaseLost
+from leasehold import Leasehold, LeaseholdError, LeaseLost
 from leasehold.chaos.faults import FAULTS
 from leasehold.chaos.servers import started
 from leasehold.chaos.servers.redis import RedisServer
@@ -71,6 +74,19 @@ def test_nothing_is_lost_where_everything_is_synced(site: Site) -> None:
     assert all_go_on(site)
 
 
+def test_a_whole_cluster_loses_power(folder: Path) -> None:
+    with started("zookeeper", folder, members=3, witness=True) as (url, servers), Leasehold(url) as locks:
+        with locks.lock("orders", ttl=2, wait=20) as lease:
+            before = lease.token
+        site = Site(url, TTL, [], servers=servers, chance=AlwaysAll())
+        fault, said = struck(site, "power-loss")
+        assert said["at"] == "server-1, server-2, server-3"
+        assert not any(server.pids for server in servers)
+        fault.mend(site)
+        with locks.lock("orders", ttl=2, wait=60) as lease:
+            assert lease.token > before
+
+
 def test_the_leader_is_killed_and_another_leads(folder: Path) -> None:
     with started("etcd", folder, members=3) as (url, servers):
         site = Site(url, TTL, [], servers=servers)
@@ -122,15 +138,64 @@ def test_what_a_replica_never_heard_of_is_gone_and_tokens_increase_all_the_same(
         assert happens(primary.is_in_step)
 
 
-@pytest.mark.parametrize("engine", ["redis", "postgresql"])
+def test_three_faults_have_a_member_each_and_the_last_one_that_is_mended_waits_for_all(folder: Path) -> None:
+    with started("zookeeper", folder, members=3, witness=True) as (url, servers):
+        site = Site(url, TTL, [], servers=servers, chance=JustOne(1))
+        faults = [struck(site, name)[0] for name in ("engine-restart", "power-loss", "full-disk")]
+        assert len(site.struck) == 3
+        for fault in reversed(faults):
+            fault.mend(site)
+        assert happens(lambda: all(server.answers() for server in servers))
+
+
+class JustOne(random.Random):
+    """Chance that never strikes all."""
+
+    def random(self) -> float:
+        return 0.99
+
+
+class Chooses(AlwaysAll):
+    """Chance that strikes everybody, in one way."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self._way = way
+
+    def choice(self, seq: Any) -> Any:
+        return self._way if self._way in seq else seq[0]
+
+
+SERVERS = {"redis": 1, "valkey": 1, "postgresql": 1, "mariadb": 1, "etcd": 3, "consul": 3, "zookeeper": 3}
+
+
+@pytest.mark.parametrize("engine", SERVERS)
 def test_a_full_disk_lets_no_grant_be_made_and_room_helps(engine: str, folder: Path) -> None:
-    with started(engine, folder) as (url, servers), Leasehold(url, request_timeout=2.0) as locks:
-        site = Site(url, TTL, [], servers=servers)
+    with (
+        started(engine, folder, members=SERVERS[engine], witness=True) as (url, servers),
+        Leasehold(url, request_timeout=2.0) as locks,
+    ):
+        site = Site(url, TTL, [], servers=servers, chance=Chooses("no-write"))
         with locks.lock("orders", ttl=2, wait=20) as lease:
             before = lease.token
-        fault, _ = struck(site, "full-disk")
-        with pytest.raises(Exception, match=r"."), locks.lock("orders", ttl=2, wait=1):
+        fault, said = struck(site, "full-disk")
+        assert said["how"] == "no-write"
+        with pytest.raises(LeaseholdError), locks.lock("orders", ttl=2, wait=1):
             pass
         fault.mend(site)
-        with locks.lock("orders", ttl=2, wait=30) as lease:
+        with locks.lock("orders", ttl=2, wait=60) as lease:
             assert lease.token > before
+
+
+def test_a_disk_that_overwrites_in_place_may_be_full_and_only_growth_fails(folder: Path) -> None:
+    """PostgreSQL has its log allocated beforehand, Redis appends."""
+    for engine, goes_on in (("postgresql", True), ("redis", False)):
+        with started(engine, folder, witness=True) as (url, servers), Leasehold(url, request_timeout=2.0) as locks:
+            site = Site(url, TTL, [], servers=servers, chance=Chooses("no-growth"))
+            with locks.lock("orders", ttl=2, wait=20):
+                pass
+            fault, _ = struck(site, "full-disk")
+            with contextlib.nullcontext() if goes_on else pytest.raises(LeaseholdError):
+                locks.lock("orders", ttl=2, wait=5).acquire().release()
+            fault.mend(site)
+        shutil.rmtree(folder / "server")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.chaos.running import Outcome, Plan, run
+from leasehold.chaos.schedule import How
 from leasehold.chaos.servers import started
 from leasehold.chaos.site import Server
 
@@ -35,6 +36,7 @@ class Row:
     members: int = 1
     seconds: float = 3.0
     workers: int = 2
+    how: How = "alone"
 
 
 SHORT = (
@@ -57,20 +59,29 @@ def engine(row: Row, folder: Path) -> Iterator[tuple[str, list[Server]]]:
         return
     servers = folder / "servers"
     servers.mkdir()
-    with started(row.engine, servers, members=row.members) as (url, own):
+    disks = not {"power-loss", "full-disk"}.isdisjoint(row.faults)
+    with started(row.engine, servers, members=row.members, witness=disks) as (url, own):
         yield url, own
 
 
 def until_all_struck(row: Row, url: str, folder: Path, servers: list[Server]) -> Outcome:
     """Run until every fault has struck somebody; a machine that is busy needs more time for that."""
     plan = Plan(
-        url, row.workload, row.faults, seed=SEED, seconds=row.seconds, ttl=TTL, wait=2 * TTL, workers=row.workers
+        url,
+        row.workload,
+        row.faults,
+        row.how,
+        seed=SEED,
+        seconds=row.seconds,
+        ttl=TTL,
+        wait=2 * TTL,
+        workers=row.workers,
     )
     struck = []
     for attempt in range(5):
         place = folder / f"{row.engine}-{attempt}"
         place.mkdir()
-        outcome = run(plan, place, servers)
+        outcome = run(plan, place, servers, folder / "leases.db")
         struck.append(outcome.struck)
         if all(outcome.struck.values()):
             return outcome

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from leasehold.chaos.marks import Marks
+from leasehold.chaos.servers.witness import Witness
 from leasehold.chaos.site import Doing
 from leasehold.chaos.worker import VARIABLE, Settings, events_file
 from leasehold.errors import LeaseholdError
@@ -28,10 +29,12 @@ class WorkerEnded(LeaseholdError):
 class WorkerProcess:
     """One worker, through all its lives."""
 
-    def __init__(self, settings: Settings, marks: Marks, environment: Mapping[str, str]) -> None:
-        """Start it."""
+    def __init__(
+        self, settings: Settings, marks: Marks, environment: Mapping[str, str], witness: Witness | None = None
+    ) -> None:
+        """Start it, in the sight of a witness if there is one."""
         self.name = settings.name
-        self._settings, self._marks, self._environment = settings, marks, environment
+        self._settings, self._marks, self._environment, self._witness = settings, marks, environment, witness
         self._process = self._start()
         self.pid = self._process.pid
 
@@ -88,9 +91,13 @@ class WorkerProcess:
         return Path(self._settings.folder) / f"{self.name}.stderr"
 
     def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "leasehold.chaos.worker"]
+        if self._witness:
+            self._settings = replace(self._settings, power_losses=self._witness.power_losses)
         with self._errors().open("ab") as errors:
             return subprocess.Popen(
-                [sys.executable, "-m", "leasehold.chaos.worker"],
+                self._witness.seen(*command) if self._witness else command,
+                pass_fds=self._witness.passed if self._witness else (),
                 env={**os.environ, **self._environment, VARIABLE: self._settings.text()},
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
@@ -102,14 +109,14 @@ class WorkerProcess:
 class Crew:
     """All workers."""
 
-    def __init__(self, marks: Marks) -> None:
-        """Nobody is there yet."""
-        self._marks = marks
+    def __init__(self, marks: Marks, witness: Witness | None = None) -> None:
+        """Nobody is there yet; a witness, if there is one, sees what all of them write."""
+        self._marks, self._witness = marks, witness
         self.workers: list[WorkerProcess] = []
 
     def add(self, settings: Settings, environment: Mapping[str, str]) -> None:
         """Start one more."""
-        self.workers.append(WorkerProcess(settings, self._marks, environment))
+        self.workers.append(WorkerProcess(settings, self._marks, environment, self._witness))
 
     def check(self, struck: Sequence[object] = ()) -> None:
         """Raise `WorkerEnded` when one has ended and no fault has done it."""

@@ -65,7 +65,9 @@ Kind = Literal[
     "accepted",
     "rejected",
     # The run itself; worker is "run".
-    "fault",  # is about to strike; detail: fault, robs (it may stop a holder, or take its lease); op pairs all three
+    # It is about to strike; detail: fault, robs (it may stop a holder, or take its lease), loses (answers get lost).
+    # Op pairs all three.
+    "fault",
     "struck",  # it has; detail: at (what it struck, None: nothing). Without it, it may have struck anything
     "fault over",
     "settled",  # the faults are over for good: from here on everything must work again

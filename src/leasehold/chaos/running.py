@@ -20,7 +20,7 @@ from leasehold.chaos.checkers.gaps import BOUNDS, USUAL
 from leasehold.chaos.checkers.verdict import Verdict
 from leasehold.chaos.crew import Crew
 from leasehold.chaos.faults import FAULTS
-from leasehold.chaos.faults.engine import NOT_OURS
+from leasehold.chaos.faults.engine import NOT_OURS, DiskFault
 from leasehold.chaos.faults.workers import NO_PROXY
 from leasehold.chaos.history import RUN, Event, Recorder, merged
 from leasehold.chaos.marks import Marks
@@ -28,11 +28,13 @@ from leasehold.chaos.resource import Resource
 from leasehold.chaos.run_info import RunInfo
 from leasehold.chaos.schedule import How, Strike, strikes
 from leasehold.chaos.servers.shim import shim
+from leasehold.chaos.servers.witness import NoWitness, Witness
 from leasehold.chaos.site import Fault, Server, Site
 from leasehold.chaos.subjects import offer_of
 from leasehold.chaos.worker import MARKS_FILE, RESOURCE_FILE, Settings
 from leasehold.chaos.workloads import WORKLOADS, Workload
 from leasehold.errors import Misuse, NotSupported, quoted
+from leasehold.testing.boots import believe_in_boot
 from leasehold.testing.proxy import Proxy
 
 LOOKS_EVERY: Final = 0.05
@@ -80,8 +82,12 @@ class Outcome:
 class Run:
     """One run. `go` does it; the rest tells how far it is, from any thread."""
 
-    def __init__(self, plan: Plan, folder: Path, servers: Sequence[Server] = ()) -> None:
-        """Check what can be checked without sending anything; what the run writes is in the folder, which is there."""
+    def __init__(self, plan: Plan, folder: Path, servers: Sequence[Server] = (), own_file: Path | None = None) -> None:
+        """Check what can be checked without sending anything; what the run writes is in the folder, which is there.
+
+        Servers, or the file of an embedded engine, are the run's own: it may break them.
+        """
+        self._own_file = own_file
         self._plan, self._folder, self._servers = plan, folder, list(servers)
         self._workload = WORKLOADS[_known(plan.workload, WORKLOADS, "workload")]
         for name in plan.faults:
@@ -98,6 +104,7 @@ class Run:
         self._crew: Crew | None = None
         self._grants: dict[str, int] = {}
         self._op = 0
+        self._unseen = ""
 
     @property
     def grants(self) -> dict[str, int]:
@@ -142,7 +149,8 @@ class Run:
         plan = self._plan
         marks = Marks(self._folder / MARKS_FILE, plan.workers)
         stack.callback(marks.close)
-        crew = self._crew = Crew(marks)
+        witness = self._witness(stack)
+        crew = self._crew = Crew(marks, witness)
         namespace = f"chaos-{secrets.token_hex(4)}"
         clock = shim(self._folder, "workers") if any(name.startswith("client-clock") for name in plan.faults) else None
         each = [] if no_proxies(plan.url) else addresses(plan.url)
@@ -179,8 +187,22 @@ class Run:
             namespace,
             plan.subject,
             clock,
+            witness,
         )
         return site, crew
+
+    def _witness(self, stack: contextlib.ExitStack) -> Witness | None:
+        """Who sees what workers write to a file of the run's own, where faults need that and it can be."""
+        if self._own_file is None or not any(issubclass(FAULTS[name], DiskFault) for name in self._plan.faults):
+            return None
+        try:
+            witness = Witness(self._folder, str(self._own_file.resolve()))
+        except NoWitness as why:
+            self._unseen = str(why)
+            return None
+        stack.callback(witness.close)
+        stack.callback(believe_in_boot, 0)
+        return witness
 
     @staticmethod
     def _proxy(stack: contextlib.ExitStack, host: str, port: int) -> Proxy:
@@ -194,7 +216,7 @@ class Run:
         for name in plan.faults:
             reason = FAULTS[name]().missing(site)
             if reason is not None:
-                self.left_out[name] = self._why(reason)
+                self.left_out[name] = self._why(name, reason)
         for reason, names in by_reason(self.left_out).items():
             self.tell(f"left out {', '.join(names)}: {reason}")
         faults = tuple(name for name in plan.faults if name not in self.left_out)
@@ -219,9 +241,11 @@ class Run:
             guarantee=self._facts.guarantee if plan.subject == "leasehold" else None,
         )
 
-    def _why(self, missing: str) -> str:
+    def _why(self, fault: str, missing: str) -> str:
         """Why a fault is left out, in the words of this engine."""
         if missing == NOT_OURS and self._plan.url.startswith("sqlite:"):
+            if issubclass(FAULTS[fault], DiskFault):
+                return self._unseen or "the file is not this run's own, so nothing in it may be lost (leave out --on)"
             return "the engine is a file: it has no server"
         return (no_proxies(self._plan.url) if missing == NO_PROXY else None) or missing
 
@@ -265,7 +289,7 @@ class Run:
                 fault: Fault = FAULTS[name]()
                 self._op += 1
                 # The intent comes first: whatever happens to this run, what it may have done is in the history.
-                record("fault", op=self._op, fault=name, robs=fault.pauses_holders)
+                record("fault", op=self._op, fault=name, robs=fault.pauses_holders, loses=fault.loses_answers)
                 stack.callback(self._mend, fault, self._op, site, record)
                 detail = fault.strike(site)
                 record.event("struck", name="", op=self._op, token=None, detail=detail)
@@ -295,9 +319,9 @@ class Run:
             record.event("got", name=final.key, op=0, token=None, detail={**detail, **final.more})
 
 
-def run(plan: Plan, folder: Path, servers: Sequence[Server] = ()) -> Outcome:
+def run(plan: Plan, folder: Path, servers: Sequence[Server] = (), own_file: Path | None = None) -> Outcome:
     """Do a whole run."""
-    return Run(plan, folder, servers).go()
+    return Run(plan, folder, servers, own_file).go()
 
 
 def by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:

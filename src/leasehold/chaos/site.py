@@ -25,11 +25,23 @@ class Clock(Protocol):
         ...
 
 
+Fullness = Literal["no-growth", "no-write"]
+"""How a disk is full: where a file system overwrites in place, files cannot grow; where it never does, nothing can be
+written at all."""
+
+
 class Disk(Protocol):
     """The disk of a server, as that server sees it."""
 
-    def fill(self, full: bool) -> None:
-        """Let each write to a file fail for want of room, or no longer, from now on."""
+    def fill(self, how: Fullness | None) -> None:
+        """Let writes to files fail for want of room, or (None) no longer, from now on."""
+        ...
+
+    power_losses: int
+    """How often what was not synced was dropped."""
+
+    def drop_unsynced(self) -> int:
+        """Undo what was written to each file since it was synced, while nobody writes; how many bytes."""
         ...
 
 
@@ -41,9 +53,9 @@ class Server(Protocol):
     clock: Clock | None
     """Its wall clock, where it can be moved."""
     disk: Disk | None
-    """Its disk, where it can be made to look full."""
-    drops_unsynced: bool
-    """Whether it is known what it has synced, so that the rest can be dropped as a power loss would."""
+    """Its disk, where what it writes is seen."""
+    unseen: str
+    """Why it is not seen."""
 
     @property
     def pids(self) -> list[int]:
@@ -56,10 +68,6 @@ class Server(Protocol):
 
     def leads(self) -> bool:
         """Whether it is the leader of its cluster; false where there is no such thing."""
-        ...
-
-    def drop_unsynced(self) -> int:
-        """Drop what it wrote and never synced, while it is stopped; how many bytes."""
         ...
 
     def stop(self, *, hard: bool = False) -> None:
@@ -93,6 +101,10 @@ class Worker(Protocol):
         """Start another one in its place, after it was killed."""
         ...
 
+    def kill(self) -> None:
+        """End it now (SIGKILL), and wait until it is gone."""
+        ...
+
     def hold_on(self, on: bool) -> None:
         """Tell it to go on holding what it is granted, from its next work on; or no longer."""
         ...
@@ -118,6 +130,8 @@ class Site:
     """The library that the workers use."""
     worker_clock: Clock | None = None
     """The wall clock of the workers, where it can be moved."""
+    file: Disk | None = None
+    """What is seen of the engine's file, where it is one of the run's own, which the workers themselves write."""
     struck: list[object] = field(default_factory=list)
     """Workers, proxies and servers that a fault has in its hands: other faults leave them alone until it is mended."""
 
@@ -138,6 +152,10 @@ class Fault(Protocol):
     pauses_holders: ClassVar[bool]
     """Whether a holder may be stalled past its TTL by it, or be revoked, so that beliefs may overlap in spite of
     everything (and only a fence helps)."""
+
+    loses_answers: ClassVar[bool]
+    """Whether a request may be carried out and its answer be lost, so that whoever asks again cannot know which of the
+    two was the one."""
 
     def missing(self, site: Site) -> str | None:
         """What it needs and this site has not, in words for people; None when it can be done."""

@@ -20,6 +20,7 @@ from leasehold.chaos.marks import Marks
 from leasehold.chaos.resource import Resource
 from leasehold.chaos.subjects import open_subject
 from leasehold.chaos.workloads import WORKLOADS
+from leasehold.testing.boots import believe_in_boot
 
 OPS_A_LIFE: Final = 10_000_000
 """A worker that was killed is followed by one of the same name, which must not use its numbers again."""
@@ -46,6 +47,8 @@ class Settings:
     wait: float
     permits: int
     seed: int
+    power_losses: int = 0
+    """How often its host was without power before."""
 
     def text(self) -> str:
         """For the environment of the process: a command line could be read by others, and the URL is a secret."""
@@ -111,6 +114,7 @@ def main() -> None:
     # That leases are lost and engines do not answer is what a run is about, and it is in the history.
     logging.getLogger("leasehold").setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore")
+    believe_in_boot(settings.power_losses)
     work(settings)
 
 

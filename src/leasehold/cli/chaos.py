@@ -119,6 +119,7 @@ def command(*, listing: bool, as_json: bool, **given: Any) -> int:
     seed. Then the history is judged: who believed what when, which writes were stale, what was lost, who waited too
     long.
     """
+    from leasehold.chaos.running import Run
     from leasehold.cli import chaos_shown
 
     if listing:
@@ -129,11 +130,11 @@ def command(*, listing: bool, as_json: bool, **given: Any) -> int:
         _interruptible(),
         _engine(given, folder) as on,
     ):
-        url, servers = on
+        url, servers, own_file = on
         plan = _plan(given, url)
         run_folder = Path(folder) / "run"
         run_folder.mkdir()
-        outcome = chaos_shown.run_and_show(plan, run_folder, servers, as_json=as_json)
+        outcome = chaos_shown.run_and_show(Run(plan, run_folder, servers, own_file), plan, as_json=as_json)
     report = _write_report(given["report"], outcome)
     if as_json:
         write_json(chaos_shown.as_data(outcome, report))
@@ -143,26 +144,31 @@ def command(*, listing: bool, as_json: bool, **given: Any) -> int:
 
 
 @contextlib.contextmanager
-def _engine(given: dict[str, Any], folder: str) -> Iterator[tuple[str, Sequence[Server]]]:
+def _engine(given: dict[str, Any], folder: str) -> Iterator[tuple[str, Sequence[Server], Path | None]]:
     """The engine of the run: one that is there, servers of its own, or a file of its own."""
     if given["start"] and given["on"]:
         raise click.UsageError("give --on for an engine that is there, or --start for one of the run's own, not both")
     if given["members"] != 1 and not given["start"]:
         raise click.UsageError("--members is about the servers of --start")
     if given["start"]:
+        from leasehold.chaos.faults import FAULTS
+        from leasehold.chaos.faults.engine import DiskFault
         from leasehold.chaos.servers import NoServer, started
 
         servers_folder = Path(folder) / "servers"
         servers_folder.mkdir()
         try:
-            with started(given["start"], servers_folder, members=given["members"]) as (url, servers):
-                yield url, servers
+            disks = any(issubclass(FAULTS[name], DiskFault) for name in _faults(given["faults"])[0])
+            with started(given["start"], servers_folder, members=given["members"], witness=disks) as (url, servers):
+                yield url, servers, None
         except NoServer as missing:
             raise click.UsageError(str(missing)) from None
         return
     if given["on"] == "":
         raise click.UsageError("--on is empty; give an engine's URL, or leave it out")
-    yield given["on"] or os.environ.get("LEASEHOLD_URL") or f"sqlite:///{folder}/leases.db", ()
+    there = given["on"] or os.environ.get("LEASEHOLD_URL")
+    own = None if there else Path(folder) / "leases.db"
+    yield there or f"sqlite:///{own}", (), own
 
 
 def _plan(given: dict[str, Any], url: str) -> Plan:

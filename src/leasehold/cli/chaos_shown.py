@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.chaos.faults import FAULTS
 from leasehold.chaos.faults.clocks import ClockFault
-from leasehold.chaos.faults.engine import NOT_OURS
+from leasehold.chaos.faults.engine import NOT_OURS, DiskFault
 from leasehold.chaos.faults.workers import NO_PROXY
 from leasehold.chaos.peers import PEERS
 from leasehold.chaos.running import Outcome, Plan, Run, by_reason
 from leasehold.chaos.servers import ENGINES, NoServer, find
-from leasehold.chaos.site import Server, Site
+from leasehold.chaos.site import Site
 from leasehold.chaos.workloads import WORKLOADS
 from leasehold.cli.output import duration, say, visible, write_json
 from leasehold.cli.shown import console, write_tables
@@ -34,9 +34,8 @@ _COLOURS = {"held": "green", "violated": "bold red", "unknown": "yellow", "not a
 # While it runs
 
 
-def run_and_show(plan: Plan, folder: Path, servers: Sequence[Server], *, as_json: bool) -> Outcome:
+def run_and_show(run: Run, plan: Plan, *, as_json: bool) -> Outcome:
     """Do the run, and tell on stderr how far it is."""
-    run = Run(plan, folder, servers)
     if not as_json:
         say(f"seed {plan.seed}; to repeat it: {plan.command}")
     with _progress(run, plan, quiet=as_json):
@@ -191,6 +190,8 @@ def _needs(fault: str) -> str:
     missing = FAULTS[fault]().missing(Site("sqlite://", 1.0, []))
     if issubclass(FAULTS[fault], ClockFault):
         return "Linux and a C compiler" + ("; --start" if "engine" in fault else "")
+    if issubclass(FAULTS[fault], DiskFault):
+        return "Linux and a C compiler; --start, or a file of the run's own"
     short = {None: "", NO_PROXY: "an engine reached over TCP", NOT_OURS: "--start"}.get(missing, str(missing))
     members = {"leader-kill": " with --members 3", "failover": " redis or valkey with --members 2"}
     return short + members.get(fault, "")

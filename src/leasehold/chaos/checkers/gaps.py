@@ -66,7 +66,7 @@ def _concerning(record: Record, crowd: list[Attempt], since: float, until: float
     """Faults that struck those who wanted it while they did, or no worker at all: the engine, or the way to it."""
     for fault in record.faults_within(since, until):
         if record.strikes_no_worker(fault) or any(
-            one.worker in fault.struck and one.ask.at <= fault.over and one.until >= fault.at for one in crowd
+            one.worker in fault.struck and one.ask.at <= fault.over and one.until >= fault.since for one in crowd
         ):
             yield fault
 
@@ -124,7 +124,7 @@ def due(record: Record, gap: Gap) -> float:
 def outside_faults(gap: Gap, since: float) -> float:
     """How much of a gap lies outside of all faults."""
     at, total = since, 0.0
-    for fault in sorted(gap.faults, key=lambda one: one.at):
-        total += max(min(fault.at, gap.until) - at, 0.0)
+    for fault in sorted(gap.faults, key=lambda one: one.since):
+        total += max(min(fault.since, gap.until) - at, 0.0)
         at = max(at, fault.over)
     return total + max(gap.until - at, 0.0) if at < math.inf else total

@@ -63,6 +63,9 @@ class Lease:
     lost: Event | None = None
     deadline: Event | None = None
     """The "believed until", where there is one."""
+    in_doubt: bool = False
+    """Whether the answer to its release may have been lost: then it was given back, or was lost before, and nobody,
+    not even the library, can know which."""
 
     @property
     def worker(self) -> str:
@@ -107,7 +110,7 @@ class Lease:
     @property
     def release_confirmed(self) -> bool:
         """Whether the engine said that it was held until its release."""
-        return self.released is not None and self.released.kind == "released"
+        return self.released is not None and self.released.kind == "released" and not self.in_doubt
 
     @property
     def known_at(self) -> float:
@@ -166,6 +169,11 @@ class Fault:
     def robs(self) -> bool:
         """Whether it may stop a holder, or take its lease away, so that only a fence helps."""
         return bool(self.begin.detail.get("robs"))
+
+    @property
+    def loses(self) -> bool:
+        """Whether answers to requests that were carried out may be lost by it."""
+        return bool(self.begin.detail.get("loses"))
 
     @property
     def name(self) -> str:
@@ -245,7 +253,18 @@ class Record:
             strike = self._strike_after(events[-1])
             until = strike.at if strike is not None else min(self._goes_on(events[-1]), self._heard[events[0].worker])
             how = "open" if strike is None else "died"
-        return Lease(one["ask"], one["granted"], until, how, release, released, lost, deadline)
+        in_doubt = release is not None and released is not None and self._loses_answers(release, released)
+        return Lease(one["ask"], one["granted"], until, how, release, released, lost, deadline, in_doubt)
+
+    def _loses_answers(self, begin: Event, end: Event) -> bool:
+        """Whether an answer to what a worker asked may have been lost, maybe on a connection that broke before."""
+        return any(
+            fault.loses
+            and fault.since <= end.at
+            and fault.over + self.run.ttl >= begin.at
+            and (begin.worker in fault.struck or self.strikes_no_worker(fault))
+            for fault in self.faults
+        )
 
     def _strike_after(self, last: Event) -> Fault | None:
         """The fault that struck a worker after this event, and before it went on to ask for something else."""

@@ -34,7 +34,9 @@ def check(record: Record) -> Verdict:
                 continue
             overtaken += 1
             late = lease.known_at - successor.since
-            if late == math.inf:
+            if late == math.inf and lease.in_doubt and record.may_be_robbed(lease, successor.since):
+                shown.append(_never(lease, successor))  # the answer to its release was lost, and would have told it
+            elif late == math.inf:
                 never += 1
                 violations.append(_never(lease, successor))
             elif late > 0:

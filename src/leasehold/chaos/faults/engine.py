@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any, ClassVar, Final
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, get_args
 
-from leasehold.chaos.faults.base import BaseFault, frozen, one_or_all, told, untouched
+from leasehold.chaos.faults.base import BaseFault, aimed, frozen, one_or_all, told, untouched
 from leasehold.chaos.servers.redis import RedisServer
-from leasehold.chaos.site import Server, Site
+from leasehold.chaos.site import Disk, Fullness, Server, Site, Worker
+from leasehold.testing.boots import believe_in_boot
 
 NOT_OURS = (
     "the engine's servers are not this run's own, so they cannot be stopped (start the run with servers of its own)"
 )
 
 NO_REPLICA = "there is no replica that could take over: it takes Redis or Valkey with two members, of the run's own"
+AT_WORK_WITHIN: Final = 5.0
+"""TTLs in which workers that were just started should be granted something."""
 LAG: Final = 0.3
 """TTLs for which the primary goes on without its replica."""
 
 
 class ServerFault(BaseFault):
     """Strikes servers that this run has started."""
+
+    loses_answers: ClassVar[bool] = True
 
     def missing(self, site: Site) -> str | None:
         """It needs servers."""
@@ -33,6 +39,13 @@ class ServerFault(BaseFault):
     def servers(self) -> list[Any]:
         """Those in the hands of this fault."""
         return self._taken
+
+    def mend(self, site: Site) -> None:
+        """Start them; whoever mends the last one waits for all: a member of a cluster answers nobody alone."""
+        super().mend(site)
+        if len(untouched(site, site.servers)) == len(site.servers):
+            for server in site.servers:
+                server.wait()
 
 
 def names(servers: list[Server]) -> dict[str, Any]:
@@ -57,7 +70,7 @@ class EngineRestart(ServerFault):
 
     def put_right(self) -> None:
         """Start it."""
-        started(self.servers())
+        launch(self.servers())
 
 
 class LeaderKill(ServerFault):
@@ -82,7 +95,7 @@ class LeaderKill(ServerFault):
 
     def put_right(self) -> None:
         """Start it."""
-        started(self.servers())
+        launch(self.servers())
 
 
 class EnginePause(ServerFault):
@@ -114,36 +127,61 @@ class EnginePause(ServerFault):
         self._pids.clear()
 
 
-class PowerLoss(ServerFault):
+class DiskFault(ServerFault):
+    """Strikes the disks of servers, or of all workers where the engine is a file that they write themselves."""
+
+    def missing(self, site: Site) -> str | None:
+        """It needs servers, or a file, whose writes are seen."""
+        if site.file:
+            return None
+        if not site.servers:
+            return NOT_OURS
+        return None if all(server.disk for server in site.servers) else site.servers[0].unseen
+
+
+class PowerLoss(DiskFault):
     """The host of the engine loses power: what was not synced is gone."""
 
     name: ClassVar[str] = "power-loss"
-    summary: ClassVar[str] = "a server is killed (SIGKILL), what it never synced is dropped, and it starts on the rest"
+    summary: ClassVar[str] = (
+        "a server, or all, is killed (SIGKILL), what it never synced is dropped, and it starts again"
+    )
     lasts: ClassVar[float] = 0.4
 
-    def missing(self, site: Site) -> str | None:
-        """It needs servers whose syncs are known."""
-        if not site.servers:
-            return NOT_OURS
-        if any(server.drops_unsynced for server in site.servers):
-            return None
-        return (
-            f"what a {site.servers[0].engine} server has synced is not known: it is for Redis and Valkey, which only "
-            "append, on Linux with a C compiler; elsewhere it takes a disk that can be cut from power"
-        )
+    def __init__(self) -> None:
+        """Everything runs yet."""
+        super().__init__()
+        self._workers: list[Worker] = []
 
     def strike(self, site: Site) -> dict[str, Any]:
-        """Kill it, and drop what was not synced."""
-        mine = self.take(site, [server for server in self.running(site) if server.drops_unsynced][:1])
-        dropped = 0
+        """Kill all that are struck before anything is dropped: no other member hears of it."""
+        if site.file:
+            return self._strike_workers(site, site.file)
+        mine = self.take(site, one_or_all(site, self.running(site)))
         for server in mine:
             server.stop(hard=True)
-            dropped += server.drop_unsynced()
-        return {**names(mine), "bytes dropped": dropped}
+        return {**names(mine), "bytes dropped": sum(server.disk.drop_unsynced() for server in mine if server.disk)}
+
+    def _strike_workers(self, site: Site, disk: Disk) -> dict[str, Any]:
+        """They are on the host that loses power, all of them."""
+        if len(untouched(site, site.workers)) < len(site.workers):
+            return {"at": None}  # another fault has one in its hands, who would outlive its host
+        aimed(site, "holds", "gap", patience=AT_WORK_WITHIN * site.ttl)
+        self._workers = self.take(site, site.workers)
+        frozen(worker.pid for worker in self._workers)  # first: nobody sees another one die
+        for worker in self._workers:
+            worker.kill()
+        dropped = disk.drop_unsynced()
+        believe_in_boot(disk.power_losses)
+        return {"at": ", ".join(worker.name for worker in self._workers), "bytes dropped": dropped}
 
     def put_right(self) -> None:
         """Start it."""
-        started(self.servers())
+        if self._workers:
+            for worker in self._workers:
+                worker.restart()
+        else:
+            launch(self.servers())
 
 
 class FailOver(ServerFault):
@@ -178,52 +216,53 @@ class FailOver(ServerFault):
 
     def put_right(self) -> None:
         """Start the old primary, as a replica."""
-        started(self.servers())
+        launch(self.servers())
 
 
 def _pair(servers: list[Server]) -> list[RedisServer]:
     return [server for server in servers if isinstance(server, RedisServer) and server.front is not None]
 
 
-class FullDisk(ServerFault):
-    """No write to a file succeeds. Some engines refuse writes then, others end."""
+class FullDisk(DiskFault):
+    """Writes to files fail. Some engines refuse what they are asked for then, others end."""
 
     name: ClassVar[str] = "full-disk"
-    summary: ClassVar[str] = "each write of a server to a file fails (ENOSPC), then there is room again"
+    summary: ClassVar[str] = (
+        "a server, or all, can write nothing (ENOSPC), or nothing that lengthens a file; then it can"
+    )
     lasts: ClassVar[float] = 1.0
 
-    def missing(self, site: Site) -> str | None:
-        """It needs servers whose writes pass through libc."""
-        if not site.servers:
-            return NOT_OURS
-        if any(server.disk for server in site.servers):
-            return None
-        return (
-            f"the disk of a {site.servers[0].engine} server cannot be made to look full here: that takes Linux, a C "
-            "compiler and a server that writes through libc (programs in Go do not, and MariaDB may map its log)"
-        )
+    def __init__(self) -> None:
+        """There is room yet."""
+        super().__init__()
+        self._full: list[tuple[Disk, Server | None]] = []
 
     def strike(self, site: Site) -> dict[str, Any]:
         """Fill it."""
-        mine = self.take(site, [server for server in self.running(site) if server.disk])
-        for server in mine:
-            if server.disk:
-                server.disk.fill(True)
-        return names(mine)
+        how: Fullness = site.chance.choice(get_args(Fullness))
+        if site.file:
+            self._full = [(disk, None) for disk in self.take(site, [site.file])]
+            said: dict[str, Any] = {"at": "the file" if self._full else None}
+        else:
+            mine = self.take(site, one_or_all(site, self.running(site)))
+            self._full = [(server.disk, server) for server in mine if server.disk]
+            said = names(mine)
+        for disk, _ in self._full:
+            disk.fill(how)
+        return {**said, "how": how}
 
     def put_right(self) -> None:
         """Make room, and start those that ended over it or do not find back."""
-        for server in self.servers():
-            server.disk.fill(False)
-            if not server.answers():
-                server.stop(hard=True)
-        started(self.servers())
+        for disk, _ in self._full:
+            disk.fill(None)
+        ended = [server for _, server in self._full if server and not server.answers()]
+        for server in ended:
+            server.stop(hard=True)
+        launch(ended)
 
 
-def started(servers: list[Any]) -> None:
-    """Start those that do not run, all before any is waited for: one of a cluster answers nobody alone."""
-    ended = [server for server in servers if not server.pids]
-    for server in ended:
-        server.launch()
-    for server in ended:
-        server.wait()
+def launch(servers: Sequence[Server]) -> None:
+    """Start those that do not run."""
+    for server in servers:
+        if not server.pids:
+            server.launch()

@@ -19,6 +19,8 @@ LATE_BY: Final = 0.4
 class NetworkFault(BaseFault):
     """Strikes the connections of a holder, or of every worker."""
 
+    loses_answers: ClassVar[bool] = True
+
     def missing(self, site: Site) -> str | None:
         """It needs proxies."""
         return None if site.proxies else NO_PROXY
@@ -92,6 +94,7 @@ class Latency(NetworkFault):
     name: ClassVar[str] = "latency"
     summary: ClassVar[str] = "each packet takes a tenth of the TTL, each way"
     lasts: ClassVar[float] = 2.0
+    loses_answers: ClassVar[bool] = False
 
     def spoil(self, proxy: Proxy, site: Site) -> None:
         """Hold back everything for a while."""

@@ -63,11 +63,14 @@ def find(engine: str) -> Path:
 
 
 @contextlib.contextmanager
-def started(engine: str, folder: Path, *, members: int = 1, durable: bool = True) -> Iterator[tuple[str, list[Server]]]:
+def started(
+    engine: str, folder: Path, *, members: int = 1, durable: bool = True, witness: bool = False
+) -> Iterator[tuple[str, list[Server]]]:
     """Run the engine's servers for as long as the block: their URL, and the servers.
 
     Everything that they write is in this folder, which must exist. `durable` is about Redis and Valkey: False syncs
-    once a second, as they do by default, so that a power loss loses what was answered before.
+    once a second, as they do by default, so that a power loss loses what was answered before. With a `witness` each
+    write is seen, at some cost, so that disks can be full and lose what was not synced.
     """
     _check(engine, members)
     runs_on = _RUNS_ON.get(engine, engine)
@@ -79,12 +82,16 @@ def started(engine: str, folder: Path, *, members: int = 1, durable: bool = True
         server.meet(number, {one.name: one.peer for one in together})
     with contextlib.ExitStack() as stack:
         for one in servers:
-            stack.callback(one.stop, hard=True)
+            stack.callback(one.end)
         for one in servers:
+            if witness:
+                one.watch_disk()
             one.prepare()
             one.launch()
         for one in servers:
             one.wait()
+        for one in servers:
+            one.has_settled()
         if engine in PAIRS and members > 1:
             addresses = _front_of(servers, stack)
         else:

@@ -47,7 +47,7 @@ class EtcdServer(Member):
         """What starts it."""
         client = f"http://127.0.0.1:{self.port}"
         return [
-            str(self.program), f"--name={self.name}", f"--data-dir={self.folder / 'data'}",
+            str(self.program), f"--name={self.name}", f"--data-dir={self.data}",
             f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
             f"--listen-peer-urls={self.peer}", f"--initial-advertise-peer-urls={self.peer}",
             f"--initial-cluster={self._cluster}", "--logger=zap", "--log-level=error",
@@ -98,7 +98,7 @@ class ConsulServer(Member):
             "node_name": self.name,
             "bind_addr": "127.0.0.1",
             "client_addr": "127.0.0.1",
-            "data_dir": str(self.folder / "data"),
+            "data_dir": str(self.data),
             "session_ttl_min": f"{LEAST_TTL}s",
             "log_level": "err",
             "disable_update_check": True,
@@ -151,15 +151,14 @@ class ZooKeeperServer(Member):
 
     def command(self) -> list[str]:
         """What starts it."""
-        data = self.folder / "data"
-        data.mkdir(exist_ok=True)
-        (data / "myid").write_text(str(self._number))
+        self.data.mkdir(exist_ok=True)
+        (self.data / "myid").write_text(str(self._number))
         settings = {
             "tickTime": str(round(TICK * 1000)),
             "maxSessionTimeout": "120000",
             "clientPort": str(self.port),
             "clientPortAddress": "127.0.0.1",
-            "dataDir": str(data),
+            "dataDir": str(self.data),
             "maxClientCnxns": "0",
             "admin.enableServer": "false",
             "4lw.commands.whitelist": "*",

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Final
 
 from leasehold.chaos.servers.programs import NoServer, find
 from leasehold.chaos.servers.shim import Shim, shim
+from leasehold.chaos.servers.witness import NoWitness, Witness
 from leasehold.chaos.site import Clock, Disk
-from leasehold.errors import NotSupported
 
 ENDS_WITHIN: Final = 30.0
 
@@ -41,8 +41,7 @@ class OwnServer(ABC):
     ends_at: ClassVar[signal.Signals] = signal.SIGTERM
     """The signal at which it ends in good order, without waiting for its clients."""
     asks_libc: ClassVar[bool] = True
-    """Whether it asks libc for the time and for writes, so that a shim can answer instead."""
-    drops_unsynced: bool = False
+    """Whether it asks libc for the time, so that a shim can answer instead."""
 
     def __init__(self, engine: str, folder: Path, name: str, *, durable: bool) -> None:
         """Keep everything in a folder of this name; those who sync less than they might do so unless `durable`."""
@@ -50,9 +49,12 @@ class OwnServer(ABC):
         self.program = find(engine)
         [self.port] = free_ports(1)
         self.folder.mkdir()
+        self.data = self.folder / "data"
         between: Shim | None = shim(self.folder, name) if self.asks_libc else None
         self.clock: Clock | None = between
-        self.disk: Disk | None = between
+        self.disk: Disk | None = None
+        self.unseen = "the server was started without a witness of its writes"
+        self._witness: Witness | None = None
         self.environment: dict[str, str] = dict(between.environment) if between else {}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -81,12 +83,23 @@ class OwnServer(ABC):
         """Whether it is the leader of its cluster."""
         return False
 
-    def drop_unsynced(self) -> int:
-        """Drop what it wrote and never synced, while it is stopped; how many bytes."""
-        raise NotSupported(
-            f"what a {self.engine} server has not synced is not known, so a power loss cannot be made: it is known of "
-            "servers that only append to files (Redis and Valkey), on Linux with a C compiler"
-        )
+    def watch_disk(self) -> None:
+        """Have each write to its data seen, where that can be; before its first start."""
+        try:
+            self.disk = self._witness = Witness(self.folder, f"{self.data.resolve()}/")
+        except NoWitness as why:
+            self.unseen = str(why)
+
+    def has_settled(self) -> None:
+        """It was prepared long ago: what it wrote meanwhile is on its disk, also where it never asked for that."""
+        if self._witness is not None:
+            self._witness.take_for_synced()
+
+    def end(self) -> None:
+        """End it now, and whoever sees its writes."""
+        self.stop(hard=True)
+        if self._witness is not None:
+            self._witness.close()
 
     # Its life
 
@@ -101,9 +114,11 @@ class OwnServer(ABC):
         """Start it, and do not wait."""
         if self.pids:
             raise RuntimeError(f"the {self.engine} server {self.name!r} runs already")
+        command = self.command()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command(),
+                self._witness.seen(*command) if self._witness else command,
+                pass_fds=self._witness.passed if self._witness else (),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -23,10 +23,7 @@ class RedisServer(Member):
         super().__init__(engine, folder, name, durable=durable)
         self.peer = self.address
         self._follows: str | None = None
-        self._synced = self.folder / "synced"
-        self.drops_unsynced = self.clock is not None
-        if self.drops_unsynced:
-            self.environment["LEASEHOLD_SYNCED"] = str(self._synced)
+        self.data.mkdir()
 
     def url_at(self, hosts: str) -> str:
         """The URL for this address."""
@@ -37,7 +34,7 @@ class RedisServer(Member):
         settings = {
             "port": str(self.port),
             "bind": "127.0.0.1",
-            "dir": str(self.folder),
+            "dir": str(self.data),
             "save": "",
             "appendonly": "yes",
             "appendfsync": "always" if self.durable else "everysec",
@@ -78,25 +75,3 @@ class RedisServer(Member):
         if self.front is not None:
             self.front.turn_to("127.0.0.1", self.port)
         from_._follows = self.address
-
-    def drop_unsynced(self) -> int:
-        """Cut its append-only files down to what was synced; how many bytes went.
-
-        Files that it writes once and renames into place (the base and the manifest) are left as they are: it syncs
-        them before it goes on.
-        """
-        if self.pids:
-            raise RuntimeError("a server that runs still knows what it has not synced; stop it first")
-        lengths: dict[tuple[int, int], int] = {}
-        for line in self._synced.read_text().splitlines() if self._synced.exists() else ():
-            device, inode, length = map(int, line.split())
-            lengths[device, inode] = length
-        dropped = 0
-        for path in self.folder.rglob("*.aof"):
-            stat = path.stat()
-            keep = lengths.get((stat.st_dev, stat.st_ino), 0)
-            if keep < stat.st_size:
-                dropped += stat.st_size - keep
-                with path.open("r+b") as file:
-                    file.truncate(keep)
-        return dropped

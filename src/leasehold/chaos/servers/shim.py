@@ -1,4 +1,4 @@
-"""What is loaded into servers and workers so that their clock can be moved and their disk look full (`shim.c`)."""
+"""What is loaded into servers and workers so that their clock can be moved (`shim.c`)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Final
 
 SOURCE: Final = Path(__file__).with_name("shim.c")
-_ORDERS: Final = struct.Struct("=qq")
+_ORDERS: Final = struct.Struct("=q")
 
 
 def unavailable() -> str | None:
     """Why there is no shim on this machine; None when there is one."""
     if not sys.platform.startswith("linux") or sys.maxsize < 2**32:
-        return "only on 64-bit Linux can the clock of a single process be moved, or its disk be made to look full"
+        return "only on 64-bit Linux can the clock of a single process be moved"
     if not shutil.which("cc"):
         return "to move the clock of a single process takes a C compiler (cc), and there is none on PATH"
     return None
@@ -38,12 +38,12 @@ def built(folder: Path) -> Path:
 
 
 class Shim:
-    """The wall clock and the disk of the processes that are started with its environment."""
+    """The wall clock of the processes that are started with its environment."""
 
     def __init__(self, folder: Path, name: str) -> None:
         """Keep the library, and what it is told, in this folder."""
         path = folder / f"{name}.shim"
-        path.write_bytes(_ORDERS.pack(0, 0))
+        path.write_bytes(_ORDERS.pack(0))
         path.chmod(0o644)
         with path.open("r+b") as file:
             self._orders = mmap.mmap(file.fileno(), _ORDERS.size)
@@ -51,15 +51,7 @@ class Shim:
 
     def move(self, seconds: float) -> None:
         """Let the wall clock show the time of the machine plus so many seconds, from now on."""
-        _ORDERS.pack_into(self._orders, 0, round(seconds * 1_000_000), self._now()[1])
-
-    def fill(self, full: bool) -> None:
-        """Let each write to a file fail for want of room, or no longer, from now on."""
-        _ORDERS.pack_into(self._orders, 0, self._now()[0], int(full))
-
-    def _now(self) -> tuple[int, int]:
-        offset, full = _ORDERS.unpack_from(self._orders)
-        return offset, full
+        _ORDERS.pack_into(self._orders, 0, round(seconds * 1_000_000))
 
 
 def shim(folder: Path, name: str) -> Shim | None:

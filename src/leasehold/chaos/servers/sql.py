@@ -23,7 +23,6 @@ class PostgresServer(OwnServer):
         """Keep the data below the folder."""
         super().__init__(engine, folder, name, durable=durable)
         self._password = secrets.token_hex(16)
-        self._data = self.folder / "data"
 
     def url_at(self, hosts: str) -> str:
         """The URL for this address."""
@@ -35,7 +34,7 @@ class PostgresServer(OwnServer):
         password.write_text(self._password)
         self.own_files()
         self.run(
-                str(self.program.with_name("initdb")), f"--pgdata={self._data}", "--username=leasehold",
+                str(self.program.with_name("initdb")), f"--pgdata={self.data}", "--username=leasehold",
                 f"--pwfile={password}", "--auth=scram-sha-256", "--no-sync", "--encoding=UTF8", "--locale=C",
         )  # fmt: skip
         password.unlink()
@@ -49,7 +48,7 @@ class PostgresServer(OwnServer):
             "shared_buffers": "32MB",
         }
         return [
-            str(self.program), "-D", str(self._data), "-p", str(self.port),
+            str(self.program), "-D", str(self.data), "-p", str(self.port),
             *(part for name, value in settings.items() for part in ("-c", f"{name}={value}")),
         ]  # fmt: skip
 
@@ -67,9 +66,8 @@ class MariadbServer(OwnServer):
     def __init__(self, engine: str, folder: Path, name: str, *, durable: bool) -> None:
         """Keep the data below the folder."""
         super().__init__(engine, folder, name, durable=durable)
-        self.disk = None  # on some file systems it maps its log into memory, and no write fails
         self._password = secrets.token_hex(16)
-        self._data, self._begin = self.folder / "data", self.folder / "begin.sql"
+        self._begin = self.folder / "begin.sql"
 
     def url_at(self, hosts: str) -> str:
         """The URL for this address."""
@@ -86,7 +84,7 @@ class MariadbServer(OwnServer):
         self.own_files()
         self.run(
                 shutil.which("mariadb-install-db") or "mariadb-install-db", "--no-defaults",
-                f"--datadir={self._data}", "--skip-test-db", *self._as_server_user(),
+                f"--datadir={self.data}", "--skip-test-db", *self._as_server_user(),
         )  # fmt: skip
 
     def _as_server_user(self) -> list[str]:
@@ -95,7 +93,7 @@ class MariadbServer(OwnServer):
     def command(self) -> list[str]:
         """What starts it."""
         settings = {
-            "datadir": str(self._data),
+            "datadir": str(self.data),
             "port": str(self.port),
             "bind-address": "127.0.0.1",
             "socket": str(self.folder / "socket"),
