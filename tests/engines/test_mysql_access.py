@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pymysql
 import pytest
 import sqlalchemy
 from tests.engines.mysql_help import calling, opened, soon, want
+from tests.support.certificates import make_certificates
 from tests.support.mariadb_server import PASSWORD, MariadbServer, running_mariadb
 
 from leasehold import Leasehold
@@ -178,17 +178,13 @@ def test_tables_of_another_version_are_left_alone(mariadb_server: MariadbServer)
 
 @pytest.fixture(scope="module")
 def secure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MariadbServer, Path]]:
-    """A server whose certificate is its own authority's, for the name localhost."""
-    folder = tmp_path_factory.mktemp("tls")
-    command = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key.pem -out cert.pem -subj /CN=localhost "
-        "-addext subjectAltName=DNS:localhost -addext basicConstraints=critical,CA:TRUE"
-    )
-    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
-    certificate, key = (folder / name for name in ("cert.pem", "key.pem"))
+    """A server whose certificate is for the name localhost; and the file of its authority."""
+    folder = make_certificates(tmp_path_factory.mktemp("tls"), "DNS:localhost")
     settings = {"plugin-load-add": "auth_pam", "pam-use-cleartext-plugin": "1"}
-    with running_mariadb(files={"ssl-cert": certificate, "ssl-key": key}, **settings) as server:
-        yield server, certificate
+    with running_mariadb(
+        files={"ssl-cert": folder / "server.pem", "ssl-key": folder / "server.key"}, **settings
+    ) as server:
+        yield server, folder / "ca.pem"
 
 
 def test_tls_is_spoken_and_checked(secure_server: tuple[MariadbServer, Path], world: str) -> None:
