@@ -68,10 +68,10 @@ class Stream:
         if self._sock.send(packet) != len(packet):
             raise ConnectionError("the socket is full")
 
-    async def answers(self, until: float, answers: Answers | None = None) -> Answers:
-        """The answers to the packet of requests that was sent, added to those of them that came before."""
+    async def answers(self, until: float, answers: Answers | None = None, *, enough: int | None = None) -> Answers:
+        """The answers to the packet of requests that was sent, or `enough` of them, added to those that came before."""
         answers, inbox = answers or Answers(), self.inbox
-        while not answers.is_complete:
+        while not answers.is_complete and (enough is None or len(answers.results) < enough):
             if self.receive():
                 answers.feed(inbox.packets())
             else:

@@ -117,10 +117,13 @@ class Listener(ABC):
         # Should two do so at the same time, the waiters of the one that is replaced ask again at once.
         self._opened_by = min(until, now + LONGEST_OPENING)
         try:
-            self._ear = await self._open_ear(until)
-            self._opened(self._ear)
+            ear = await self._open_ear(until)
+            replaced, self._ear = self._ear, ear
+            self._opened(ear)
         finally:
             self._opened_by = 0.0
+        if replaced is not None:
+            self._lose(replaced)
 
     @abstractmethod
     def _opened(self, ear: Ear) -> None:
