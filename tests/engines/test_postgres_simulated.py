@@ -102,8 +102,7 @@ def test_what_is_not_committed_is_undone() -> None:
     database, transaction = Database(lambda: 10**15), Transaction()
     family = PostgresFamily(target_from_url("postgresql://worker@one/shop"), "space", "test")
     take = Request(family.statements["take_free"], ("space", "a", "h1", 10**6, 0, ""))
-    [[token]] = database.carry_out(transaction, take)
-    assert token == 10**15
+    assert database.carry_out(transaction, take) == [(10**15, "h1")]
     database.carry_out(transaction, PostgresEngine.begin)
     database.carry_out(transaction, Request(family.statements["release_alone"], ("space", "a", "h1")))
     lease = database.rows["space", "a"].lease

@@ -122,24 +122,22 @@ def test_async_blocks_join_nest_and_set_up(sql_url_of: UrlOf, resource: str) -> 
 
 def test_a_deadlock_that_was_swallowed_is_noticed(sql_url_of: UrlOf, resource: str) -> None:
     """The server has then undone the whole transaction, the check included, and says nothing of it in its status."""
-    connection, other = (connected(sql_url_of("mysql")) for _ in range(2))
-    names = [f"{resource}/{number}" for number in range(20)]
-    for name in names:  # the server gives up the one that has changed less
-        execute(other, INSERT, name)
-    floor = "UPDATE leasehold_fence SET asked = 0 WHERE resource = %s"
-    waiter = threading.Thread(target=execute, args=(other, floor, resource.encode()))
-    with pytest.raises(Misuse, match="inside of the fenced block"), SqlFence(connection).writing(resource, 5):
-        waiter.start()
-        with pytest.raises(pymysql.err.OperationalError) as refused:
-            execute(connection, "UPDATE thing SET value = 'mine' WHERE resource = %s", names[0])
-        assert refused.value.args[0] == 1213
-        execute(connection, INSERT, resource)
-    waiter.join(60)
-    assert not waiter.is_alive()
-    other.rollback()
-    assert SqlFence(connection).floor(resource) is None
-    connection.close()
-    other.close()
+    with closing(connected(sql_url_of("mysql"))) as connection, closing(connected(sql_url_of("mysql"))) as other:
+        names = [f"{resource}/{number}" for number in range(20)]
+        for name in names:  # the server gives up the one that has changed less
+            execute(other, INSERT, name)
+        floor = "UPDATE leasehold_fence SET asked = 0 WHERE resource = %s"
+        waiter = threading.Thread(target=execute, args=(other, floor, resource.encode()))
+        with pytest.raises(Misuse, match="inside of the fenced block"), SqlFence(connection).writing(resource, 5):
+            waiter.start()
+            with pytest.raises(pymysql.err.OperationalError) as refused:
+                execute(connection, "UPDATE thing SET value = 'mine' WHERE resource = %s", names[0])
+            assert refused.value.args[0] == 1213
+            execute(connection, INSERT, resource)
+        waiter.join(60)
+        assert not waiter.is_alive()
+        other.rollback()
+        assert SqlFence(connection).floor(resource) is None
     with closing(SqlGuard(f"core {sql_url_of('mysql')}", resource)) as looking:
         assert looking.peek() is None
 
