@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from tests.engines.mysql_help import calling, eventually, opened, soon, want
@@ -16,6 +17,9 @@ from leasehold.core.engine import Busy, Grant
 from leasehold.core.worlds import run_blocking
 from leasehold.errors import EngineError, EngineUnavailable, GuaranteeWarning, OutcomeUnknown
 from leasehold.testing.proxy import Proxy
+from leasehold.wires.mysql_line import NUDGE
+from leasehold.wires.mysql_packets import written
+from leasehold.wires.sql_table import Request
 
 WORLDS = ("blocking", "asyncio")
 
@@ -208,3 +212,28 @@ def test_a_server_that_isolates_snapshots_is_asked_again_when_a_row_has_changed(
             done.result()
     assert held == sorted(set(held))
     assert len(held) == 80
+
+
+def test_a_waiter_that_cannot_be_interrupted_at_once_does_not_keep_who_releases(
+    mariadb_server: MariadbServer, world: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release is committed before it: MariaDB may need seconds to interrupt where many sleep."""
+    with calling(mariadb_server.url, world) as (engine, run):
+        run(engine.take(want("n", "h1"), until=soon(engine)))
+        assert isinstance(run(engine.take(want("n", "h2"), until=soon(engine), patience=30.0)), Busy)
+        monkeypatch.setattr(engine, "_nudges", lambda _place: [Request(written(NUDGE, "SELECT SLEEP(5)"))])
+        with within(3.0):
+            assert run(engine.release("n", "h1", until=soon(engine, 2.0)))
+        assert isinstance(run(engine.take(want("n", "h2"), until=soon(engine))), Grant)
+        assert run(engine.release("n", "h2", until=soon(engine)))
+
+
+def test_a_listener_that_is_replaced_is_closed(mariadb_server: MariadbServer, world: str) -> None:
+    """Two who begin to wait at the same moment may each open one."""
+    with calling(mariadb_server.url, world) as (engine, run):
+        listener: Any = engine._wire._listener  # type: ignore[attr-defined]
+        run(listener._open(soon(engine)))
+        first = listener._ear
+        run(listener._open(soon(engine)))
+        assert first.line.socket == -1
+        assert listener._ear.line.socket >= 0
