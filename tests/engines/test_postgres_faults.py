@@ -13,6 +13,7 @@ from tests.support.postgres_server import PostgresServer, free_port, running_pos
 
 from leasehold import EngineError, EngineUnavailable, GuaranteeWarning, Leasehold
 from leasehold.core.engine import Busy, Grant
+from leasehold.wires.sql_table import Request, Row
 
 
 @pytest.fixture(params=WORLDS)
@@ -185,3 +186,26 @@ def test_weak_settings_are_warned_of(postgres_server: PostgresServer, more: str,
                 locks.lock("n", purpose="correctness").acquire().release()
     finally:
         postgres_server.sql("ALTER ROLE leasehold RESET synchronous_commit")
+
+
+# Answers that belong to another request
+
+
+def test_the_grant_of_another_is_not_taken_for_ones_own(
+    postgres_server: PostgresServer, world: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with calling(postgres_server.url, world) as engine:
+        asked = engine.engine._ask
+        answers: list[list[Row]] = []
+
+        async def once(request: Request, until: float) -> list[Row]:
+            """Whatever is asked, tell what was answered first."""
+            if not answers:
+                answers.append(await asked(request, until))
+            return answers[0]
+
+        monkeypatch.setattr(engine.engine, "_ask", once)
+        assert isinstance(engine.take(want("a", "h1")), Grant)
+        with pytest.raises(EngineError, match="makes no sense"):
+            engine.take(want("b", "h2"))
+        assert engine.names(after=None, limit=10) == ["a"]
