@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leasehold.sim.plan import TABLE, Traits
@@ -31,46 +32,14 @@ class Kind(NamedTuple):
     site: Callable[[Network, list[Event], float], Site]
 
 
-def _etcd(network: Network, events: list[Event], rate: float) -> Site:
-    from leasehold.sim.etcd import EtcdSite
+def _site(module: str, name: str) -> Callable[[Network, list[Event], float], Site]:
+    """Imported when it is run: the packages that an engine needs may not be installed."""
 
-    return EtcdSite(network, events, rate)
+    def site(network: Network, events: list[Event], rate: float) -> Site:
+        made: Site = getattr(import_module(f"leasehold.sim.{module}"), name)(network, events, rate)
+        return made
 
-
-def _zookeeper(network: Network, events: list[Event], rate: float) -> Site:
-    from leasehold.sim.zookeeper import ZooKeeperSite
-
-    return ZooKeeperSite(network, events, rate)
-
-
-def _consul(network: Network, events: list[Event], rate: float) -> Site:
-    from leasehold.sim.consul import ConsulSite
-
-    return ConsulSite(network, events, rate)
-
-
-def _postgres(network: Network, events: list[Event], rate: float) -> Site:
-    from leasehold.sim.postgres import PostgresSite
-
-    return PostgresSite(network, events, rate)
-
-
-def _mysql(network: Network, events: list[Event], rate: float) -> Site:
-    from leasehold.sim.mysql import MysqlSite
-
-    return MysqlSite(network, events, rate)
-
-
-def _postgres_sessions(network: Network, events: list[Event], rate: float) -> Site:
-    from leasehold.sim.sessions import PostgresSessionSite
-
-    return PostgresSessionSite(network, events, rate)
-
-
-def _mysql_sessions(network: Network, events: list[Event], rate: float) -> Site:
-    from leasehold.sim.sessions import MysqlSessionSite
-
-    return MysqlSessionSite(network, events, rate)
+    return site
 
 
 def _in_sessions(engine: str, faults: frozenset[str], ttls: tuple[float, ...]) -> Traits:
@@ -80,12 +49,15 @@ def _in_sessions(engine: str, faults: frozenset[str], ttls: tuple[float, ...]) -
 
 _ALL: Final = (
     Kind(TABLE, SimServer),
-    Kind(Traits("etcd", CONNECTED | {"election"}, (2.0, 3.0, 4.0), (0.0,)), _etcd),
-    Kind(Traits("zookeeper", CONNECTED | {"election"}, (2.0, 3.0, 4.0), (0.0,)), _zookeeper),
-    Kind(Traits("consul", CONNECTED | {"election"}, (2.0, 3.0, 4.0)), _consul),
-    Kind(Traits("postgresql", CONNECTED | CLOCKED), _postgres),
-    Kind(Traits("mysql", CONNECTED | CLOCKED), _mysql),
-    Kind(_in_sessions("postgresql+session", PINNED | {"collision"}, (0.6, 1.2, 2.4)), _postgres_sessions),
-    Kind(_in_sessions("mysql+session", PINNED, (2.0, 2.4, 3.6)), _mysql_sessions),
+    Kind(Traits("etcd", CONNECTED | {"election"}, (2.0, 3.0, 4.0), (0.0,)), _site("etcd", "EtcdSite")),
+    Kind(Traits("zookeeper", CONNECTED | {"election"}, (2.0, 3.0, 4.0), (0.0,)), _site("zookeeper", "ZooKeeperSite")),
+    Kind(Traits("consul", CONNECTED | {"election"}, (2.0, 3.0, 4.0)), _site("consul", "ConsulSite")),
+    Kind(Traits("postgresql", CONNECTED | CLOCKED), _site("postgres", "PostgresSite")),
+    Kind(Traits("mysql", CONNECTED | CLOCKED), _site("mysql", "MysqlSite")),
+    Kind(
+        _in_sessions("postgresql+session", PINNED | {"collision"}, (0.6, 1.2, 2.4)),
+        _site("sessions", "PostgresSessionSite"),
+    ),
+    Kind(_in_sessions("mysql+session", PINNED, (2.0, 2.4, 3.6)), _site("sessions", "MysqlSessionSite")),
 )
 KINDS: Final = {kind.traits.engine: kind for kind in _ALL}
