@@ -173,13 +173,7 @@ class MysqlTwins(Twins):
         assert [tuple(seen)] == modelled, what
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_advisory_locks(seed: int, postgres_server: PostgresServer) -> None:
-    clock = postgres_help.MovableClock(postgres_server)
-    target = postgres_target.target_from_url(postgres_server.url.replace("postgresql", "postgresql+session", 1))
-    namespace = postgres_help.fresh_namespace()
-    family = PostgresSessionFamily(target, namespace, "test", clock=postgres_help.MOVABLE_CLOCK)
-    twins, rng = PostgresTwins(family, PostgresSessions(lambda: clock.micros), postgres_server), Random(seed)
+def play(twins: Twins, clock: postgres_help.MovableClock | mysql_help.MovableClock, rng: Random) -> None:
     try:
         for _ in range(STEPS):
             if rng.random() < 0.2:
@@ -188,6 +182,16 @@ def test_advisory_locks(seed: int, postgres_server: PostgresServer) -> None:
     finally:
         twins.close()
         clock.close()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_advisory_locks(seed: int, postgres_server: PostgresServer) -> None:
+    clock = postgres_help.MovableClock(postgres_server)
+    target = postgres_target.target_from_url(postgres_server.url.replace("postgresql", "postgresql+session", 1))
+    namespace = postgres_help.fresh_namespace()
+    family = PostgresSessionFamily(target, namespace, "test", clock=postgres_help.MOVABLE_CLOCK)
+    twins, rng = PostgresTwins(family, PostgresSessions(lambda: clock.micros), postgres_server), Random(seed)
+    play(twins, clock, rng)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -197,11 +201,4 @@ def test_named_locks(seed: int, mariadb_server: MariadbServer) -> None:
     family = MysqlSessionFamily(target, mysql_help.fresh_namespace(), "test", clock=mysql_help.MOVABLE_CLOCK)
     twins, rng = MysqlTwins(family, MysqlSessions(lambda: clock.micros), clock), Random(seed)
     clock.sql("UPDATE leasehold_meta SET base = 0")  # other tests have swept here: tokens would begin above theirs
-    try:
-        for _ in range(STEPS):
-            if rng.random() < 0.2:
-                clock.move(rng.choice((-5, 1, 1000)))
-            twins.compare(rng, rng.choice(CONNECTIONS))
-    finally:
-        twins.close()
-        clock.close()
+    play(twins, clock, rng)
