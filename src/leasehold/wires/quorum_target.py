@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from leasehold.errors import InvalidURL, Misuse
 from leasehold.names import LONGEST_TTL
 from leasehold.wires.redis_client import target_from_client
-from leasehold.wires.redis_target import Hidden, Target, target_from_url
+from leasehold.wires.redis_target import Hidden, Target, target_from_url, targets_of_each_host
 
 FEWEST, MOST = 3, 9
 DEFAULT_LONGEST_TTL = 60.0
@@ -53,8 +53,6 @@ def _from_url(url: Hidden) -> Servers:
     if not separator or scheme not in _SCHEMES:
         raise InvalidURL(f"this is not the URL of a quorum; its shape is {_SHAPE}")
     rest, _, query = rest.partition("?")
-    authority, slash, path = rest.partition("/")
-    userinfo, at, hosts = authority.rpartition("@")
     longest, options = DEFAULT_LONGEST_TTL, []
     for option in query.split("&") if query else []:
         name, _, value = option.partition("=")
@@ -62,9 +60,7 @@ def _from_url(url: Hidden) -> Servers:
             longest = _longest_ttl(value)
         else:
             options.append(option)
-    tail = slash + path + ("?" + "&".join(options) if options else "")
-    targets = (target_from_url(f"{_SCHEMES[scheme]}://{userinfo}{at}{host}{tail}") for host in hosts.split(","))
-    return _checked(tuple(targets), longest)
+    return _checked(tuple(targets_of_each_host(_SCHEMES[scheme], rest, "&".join(options))), longest)
 
 
 def _longest_ttl(text: str) -> float:

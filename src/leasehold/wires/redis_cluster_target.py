@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from leasehold.errors import InvalidURL, Misuse
 from leasehold.wires.redis_client import credentials_of, tls_of
-from leasehold.wires.redis_target import Endpoint, Hidden, Target, target_from_url
+from leasehold.wires.redis_target import Endpoint, Hidden, Target, targets_of_each_host
 
 _SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 _SHAPE: Final = "redis+cluster://[user:password@]host[:port],host[:port]"
@@ -52,11 +52,8 @@ def _from_url(url: Hidden) -> Cluster:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in _SCHEMES:
         raise InvalidURL(f"this is not the URL of a Redis Cluster; its shape is {_SHAPE}")
-    rest, mark, query = rest.partition("?")
-    authority, slash, path = rest.partition("/")
-    userinfo, at, hosts = authority.rpartition("@")
-    tail = slash + path + mark + query
-    targets = [target_from_url(f"{_SCHEMES[scheme]}://{userinfo}{at}{host}{tail}") for host in hosts.split(",")]
+    rest, _, query = rest.partition("?")
+    targets = targets_of_each_host(_SCHEMES[scheme], rest, query)
     return _checked(tuple(target.endpoints[0] for target in targets), targets[0])
 
 

@@ -147,6 +147,14 @@ def target_from_url(url: str) -> Target:
     raise InvalidURL(f"this is not the URL of a Redis or Valkey server: {problem}")
 
 
+def targets_of_each_host(scheme: str, rest: str, query: str) -> list[Target]:
+    """Of several hosts that share user, password, database and options: ``user:password@host,host/database``."""
+    authority, slash, path = rest.partition("/")
+    userinfo, at, hosts = authority.rpartition("@")
+    tail = slash + path + (f"?{query}" if query else "")
+    return [target_from_url(f"{scheme}://{userinfo}{at}{host}{tail}") for host in hosts.split(",")]
+
+
 def _take_apart(url: str) -> _Parts:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in _SCHEMES:
