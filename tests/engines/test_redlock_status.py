@@ -32,6 +32,26 @@ def test_the_token_of_a_holder_is_the_one_that_a_majority_has_accepted(
     status = merged("name", seen, servers)
     assert status is not None
     assert [holder.token for holder in status.holders] == [token]
+    assert status.token == token
+
+
+@pytest.mark.parametrize(
+    ("counters", "servers", "token"),
+    [
+        ([5, 5, 5], 3, 5),
+        ([5, 5, 8], 3, 5),  # a late grant, which was given back
+        ([5, 5, 3], 3, 5),
+        ([5, 3], 3, 5),  # the third may stand at 5 as well
+        ([9, 9, 5, 5, 5], 5, 5),
+        ([9, 9, 5], 5, 9),
+    ],
+)
+def test_the_token_of_a_name_is_the_highest_that_a_majority_can_have_accepted(
+    counters: list[int], servers: int, token: int
+) -> None:
+    status = merged("name", [Seen(counter, True, None, None, {}) for counter in counters], servers)
+    assert status is not None
+    assert status.token == token
 
 
 def test_who_has_no_majority_holds_nothing_and_a_lease_lasts_as_long_as_its_majority() -> None:

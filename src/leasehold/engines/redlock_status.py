@@ -69,6 +69,16 @@ def _accepted(its: Sequence[HolderStatus], needed: int) -> HolderStatus:
     return max(its, key=lambda status: (tokens[status.token] >= needed, status.token))
 
 
+def _highest_minted(counters: Sequence[int], servers: int) -> int:
+    """The highest token that a majority can have accepted, as far as the servers that answered tell.
+
+    A token was minted only when a majority accepted it, and a counter never falls: all but those that did not answer
+    stand at it or above. A single server may have counted on, for a grant that came late or to one who was beaten.
+    """
+    silent = servers - len(counters)
+    return sorted(counters, reverse=True)[max(majority_of(servers) - silent, 1) - 1]
+
+
 def merged(name: str, seen: Sequence[Seen], servers: int) -> NameStatus | None:
     """What the servers know together: who holds at a majority of them, and who waits at any."""
     if not any(one.known for one in seen):
@@ -85,4 +95,6 @@ def merged(name: str, seen: Sequence[Seen], servers: int) -> NameStatus | None:
     for one in seen:
         waiting.update(one.waiters)
     longest_first = sorted(waiting.values(), key=lambda waiter: -waiter.waited_for)
-    return NameStatus(name, max(one.counter for one in seen), tuple(holders), tuple(longest_first))
+    minted = _highest_minted([one.counter for one in seen], servers)
+    token = max(minted, *(holder.token for holder in holders)) if holders else minted
+    return NameStatus(name, token, tuple(holders), tuple(longest_first))
