@@ -99,6 +99,26 @@ def test_the_server_ends_a_session_that_is_silent_for_a_ttl(url: str, postgres_s
             process.kill()
 
 
+def test_the_server_ends_a_silent_session_also_after_a_wait_in_vain(url: str, postgres_server: PostgresServer) -> None:
+    """It may have got the lock just as its time ran out, and whoever would close it stands still."""
+    namespace = fresh_namespace()
+    waiting = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    command = [sys.executable, "-c", HOLDING.replace("ttl=60", "ttl=1.5, wait=2"), url, namespace]
+    with (
+        Leasehold(url, namespace=namespace) as locks,
+        locks.lock("n", ttl=60),
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
+        try:
+            eventually(lambda: bool(postgres_server.sql(waiting)), within=30.0)
+            [[pid]] = postgres_server.sql(waiting)
+            os.kill(process.pid, signal.SIGSTOP)
+            ended = "SELECT 1 FROM pg_stat_activity WHERE pid = %s"
+            eventually(lambda: not postgres_server.sql(ended, pid), within=20.0)
+        finally:
+            process.kill()
+
+
 def test_the_server_hands_it_to_who_waits(url: str, postgres_server: PostgresServer) -> None:
     namespace = fresh_namespace()
     with Leasehold(url, namespace=namespace, label="waiting") as locks:

@@ -75,11 +75,13 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
     async def _queue(self, pin: Pin[int], want: Want, until: float) -> None:
         # If the lock is granted just as the time runs out, the server reports a failure and keeps the lock all the
         # same. So a connection on which waiting failed is closed, whatever the reason; and if nobody hears of that, the
-        # server ends it when it has been silent for a TTL.
+        # server ends it when it has been silent for a TTL. That setting is a transaction of its own: a wait in vain
+        # would take it back.
         left = max(until - self.world.now(), 0.001)
         silence = str(math.ceil(want.ttl * 1000))
         patience = self._request("patience", str(math.ceil(left * 1000)), want.about, silence)
-        _, [row] = await pin.line.ask_all([patience, self._locking("lock", want, pin)], until, commits=True)
+        await pin.line.ask(patience, until)
+        [row] = await pin.line.ask(self._locking("lock", want, pin), until)
         self._note_grant(pin, want, row)
 
     def _heartbeat(self, pin: Pin[int]) -> Request:
