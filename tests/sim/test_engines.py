@@ -18,7 +18,6 @@ ENGINES = [engine for engine in KINDS if engine != TABLE.engine]
 BUGS = [(engine, bug) for engine in ENGINES for bug in mutations_of(engine)]
 RARE = {
     ("postgresql+session", "old-answer-taken-for-a-new-one"),
-    ("mysql+session", "session-not-compared"),
 }
 """Bugs that take hundreds of histories to be caught, and are looked for by night."""
 HISTORIES = 30

@@ -114,6 +114,15 @@ class Faults:
         else:
             self._sim.network.break_link(link)
 
+    def _proxy(self) -> None:
+        """The proxy's own connections to the server break, and the client cannot see that."""
+        found = self._some_client()
+        if found is not None:
+            host, client = found
+            self._note("proxy", host.label, self._scheduler.now, "other sessions will serve it")
+            for link in client.family.links:
+                self._sim.server.lose(link)
+
     # Processes.
 
     def _pause(self) -> None:

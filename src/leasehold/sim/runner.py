@@ -146,5 +146,5 @@ def _count(tally: Tally, seed: int, history: History) -> None:
     tally.violations += [(seed, violation) for violation in judged(record)]
 
 
-PROPERTIES = frozenset({"delay", "loss", "duplicate", "deaf", "drift", "wild", "proxy", "collision"})
+PROPERTIES = frozenset({"delay", "loss", "duplicate", "deaf", "drift", "wild", "collision"})
 """Kinds of faults that are properties of a whole history; they are counted once for each."""

@@ -212,8 +212,8 @@ class SessionSite(Site):
     # What breaks
 
     def hung_up(self, link: Link) -> None:
-        """The other end of a connection is gone, and said so."""
-        for backend in self._backends.pop(link, ()):
+        """The other end of a connection is gone, and said so; a proxy keeps its own to the server."""
+        for backend in () if self.proxied else self._backends.pop(link, ()):
             backend.hang_up("broken")
 
     def stop(self, *, wipe: bool) -> None:
@@ -232,9 +232,12 @@ class SessionSite(Site):
                 self.network.break_link(link)
 
     def lose(self, link: Link) -> None:
-        """It loses a connection, and the client does not hear of that."""
+        """It loses a connection, and the client does not hear of that; a proxy finds another session for the next."""
         for backend in self._backends.get(link, ()):
-            backend.is_mute = True
+            if self.proxied:
+                backend.end("broken")
+            else:
+                backend.is_mute = True
         self.hung_up(link)
 
     def leftovers(self) -> list[Left]:
