@@ -16,6 +16,7 @@ import servers
 os.environ.setdefault("LEASEHOLD_SERVERS", str(servers.CACHE))
 
 CONTRACT = "tests/contract/test_contract.py"
+CLUSTER = "tests/contract/test_redis_cluster.py"
 
 # Started in the background or under nohup, a process inherits that these are ignored, and would hand that on to every
 # child; the tests about Ctrl-C and hang-ups need them as a terminal gives them.
@@ -37,6 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         # Valkey is asked by the same words as Redis; its own tests of the server stay.
         if item.nodeid.startswith(CONTRACT) and "[valkey" in item.nodeid:
+            item.add_marker(pytest.mark.nightly)
+        # Each node of a cluster runs the scripts of one server: by day, taking and giving back are enough beside what a
+        # cluster has of its own, which is in tests/engines.
+        if item.nodeid.startswith(CLUSTER) and not (
+            isinstance(item, pytest.Function) and item.function.__module__ == "leasehold.testing.contract.releasing"
+        ):
             item.add_marker(pytest.mark.nightly)
 
 
