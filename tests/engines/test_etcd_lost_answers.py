@@ -177,12 +177,20 @@ def test_a_watch_that_never_works_does_not_become_a_busy_loop(server: EtcdNode) 
     holder.take(want(name, ttl=60))
     waiter.take(waiting := want(name, ttl=60), patience=60.0)
     hub = waiter.family.hub
-    waits = 0
+    waits, over = 0, threading.Event()
+
+    def break_it_again_and_again() -> None:
+        while not over.wait(0.02):
+            hub.close()
+
+    breaker = threading.Thread(target=break_it_again_and_again)
+    breaker.start()
     give_up_at = time.monotonic() + 1.5
     while time.monotonic() < give_up_at:
-        threading.Timer(0.02, hub.close).start()
         waiter.wait(waiting, 20.0)
         waits += 1
+    over.set()
+    breaker.join()
     assert 2 <= waits <= 15
     for one in (holder, waiter):
         one.close()
