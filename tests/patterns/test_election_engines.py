@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,52 @@ async def _async_leaders(url: str, name: str, last: int) -> None:
             assert led == []
         await following
         assert led[0] > term.token
+
+
+@pytest.mark.nightly
+def test_a_higher_priority_leads_and_leaves_it_to_whom_it_likes(url: str) -> None:
+    """Two blocking candidates, and an async one to which they give way, and which gives way to the last of them."""
+    name, until, low_leads = f"leader-{time.monotonic_ns()}", threading.Event(), threading.Event()
+    led: list[tuple[str, int, str | None]] = []
+
+    def lead(label: str, term: Term) -> None:
+        low_leads.set()
+        if label == "spare":
+            until.set()
+        term.wait(PATIENT)
+        led.append((label, term.token, term.why))
+
+    def candidate(label: str) -> None:
+        with Leasehold(url, label=label) as locks:
+            election = Election(locks, name, ttl=TTL, priority=0, candidate=label)
+            election.serve(lambda term: lead(label, term), until=until)
+
+    async def lead_and_resign(term: AsyncTerm) -> None:
+        led.append(("high", term.token, None))
+        term.resign("enough", in_favour_of="spare")
+
+    async def high() -> None:
+        async with AsyncLeasehold(url, label="high") as locks:
+            election, done = AsyncElection(locks, name, ttl=TTL, priority=2, candidate="high"), asyncio.Event()
+            serving = asyncio.create_task(election.serve(lead_and_resign, until=done))
+            await asyncio.to_thread(until.wait, PATIENT)
+            done.set()
+            await serving
+
+    with ThreadPoolExecutor(3) as pool:
+        low = pool.submit(candidate, "low")
+        low.add_done_callback(lambda _: low_leads.set())  # nobody is to wait for one that has failed
+        low_leads.wait(PATIENT)
+        serving = [low, pool.submit(candidate, "spare"), pool.submit(asyncio.run, high())]
+        for one in serving:
+            one.add_done_callback(lambda _: until.set())
+        until.wait(PATIENT)
+        until.set()
+        for one in serving:
+            one.result(PATIENT)
+    assert [(label, why) for label, _, why in led] == [
+        ("low", "a candidate of higher priority stands"),
+        ("high", None),
+        ("spare", "this instance is to stop"),
+    ]
+    assert [token for _, token, _ in led] == sorted({token for _, token, _ in led})
