@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import itertools
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -120,11 +121,23 @@ def set_up_django() -> None:
         importlib.import_module("django").setup()
 
 
-def django_connection(url: str) -> Any:
-    """A connection of its own: an alias that nobody else has."""
+def install_pymysql_for_django() -> None:
+    """Lend PyMySQL the name that Django imports, and each module of it too.
+
+    Django imports modules by that name. If they were loaded a second time for it, they would take the places of
+    PyMySQL's own, and `pymysql.err` would have classes of errors that no connection raises.
+    """
     import pymysql
 
     pymysql.install_as_MySQLdb()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("pymysql."):
+            sys.modules[name.replace("pymysql", "MySQLdb", 1)] = module
+
+
+def django_connection(url: str) -> Any:
+    """A connection of its own: an alias that nobody else has."""
+    install_pymysql_for_django()
     set_up_django()
     database = importlib.import_module("django.db")
     parts = urlsplit(url)
