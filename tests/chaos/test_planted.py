@@ -21,10 +21,12 @@ from leasehold.chaos.servers import started
 
 FOLDER = Path(__file__).with_name("planted")
 MEMORY = Path("/dev/shm")
-QUICK = ("one-holder-for-all", "token-deleted-with-the-lease")
+QUICK = ("release-without-owner-check", "one-holder-for-all", "token-deleted-with-the-lease")
 CHOSEN = tuple(BUGS) if os.environ.get("LEASEHOLD_PLANT_ALL") else QUICK
 TRIES = 3
 """Chance decides what a run meets; after so many runs a bug counts as not found."""
+FOUND_WITHIN = 400
+"""Seconds, for each bug; on a machine with other work most are found in a quarter of a minute."""
 
 
 def outcome_of(bug: Bug, seed: int, seconds: float) -> Outcome:
@@ -51,7 +53,7 @@ def found_by(outcome: Outcome) -> dict[str, str]:
     return {one.name: one.violations[0].text for one in outcome.verdicts if one.status == "violated"}
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(FOUND_WITHIN)
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bug = BUGS[name]
