@@ -26,7 +26,7 @@ def engine_under_test():
 
 BUGS = {
     "the lease is never renewed": (
-        "import leasehold.core.keeper as k\nk.Keeper._due = lambda self: []",
+        "import leasehold.core.keeper as k\nk.Keeper._due = lambda self: ([], None)",
         "test_a_lease_is_renewed_for_as_long_as_it_is_held",
     ),
     "nobody is told of a loss": (

@@ -15,6 +15,7 @@ REFUSED: Final = "the engine no longer knows this holder (it ran out there, or w
 HELD_TOO_LONG: Final = "it was held for its longest hold"
 OTHER_PROCESS: Final = "this process is a fork of the one that acquired it"
 KEEPER_DIED: Final = "its keeper stopped unexpectedly"
+NEVER: Final = float("inf")
 
 
 def margin(ttl: float, extra: float) -> float:
@@ -57,7 +58,7 @@ class Held:
         self.acquired_at = sent_at
         self.valid_until = sent_at + want.ttl - margin(want.ttl, extra_margin)
         self.hold_until: float | None = None
-        self.renew_at: float | None = None
+        self.renew_at = NEVER
         self.ended: str | None = None
         self.owner: Callable[[], object | None] | None = None
         self.listeners: list[Callable[[LeaseLost], object]] = []

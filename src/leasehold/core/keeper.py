@@ -14,14 +14,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from leasehold.core.engine import Engine, Want
-from leasehold.core.held import KEEPER_DIED, REFUSED, Held
+from leasehold.core.held import KEEPER_DIED, NEVER, REFUSED, Held
 from leasehold.core.worlds import World
 from leasehold.errors import LeaseholdError
 
 TICK = 0.5
 """A keeper with nothing due looks again after this long, so that a new lease seldom has to wake it."""
 IDLE_TICKS_UNTIL_PARKED = 20
-NEVER = float("inf")
 LOOKING = NEVER
 """While a loop looks around, it may have passed by where a new lease is put: then it has to be rung as well."""
 LARGEST_BATCH = 500
@@ -98,11 +97,11 @@ class Keeper:
 
     def keep(self, held: Held, *, renewed: bool) -> None:
         """Watch over a lease, and renew it if asked to. Wakes the keeper only if it would look too late."""
-        held.renew_at = held.acquired_at + held.ttl / 3 if renewed else None
+        held.renew_at = held.acquired_at + held.ttl / 3 if renewed else NEVER
         self._leases[held.want.holder] = held
         if held.valid_until < self._looks_at_deadlines_at:
             self._deadline_alarm.ring()
-        if held.renew_at is not None and held.renew_at < self._looks_at_renewals_at:
+        if held.renew_at < self._looks_at_renewals_at:
             self._renew_alarm.ring()
 
     def forget(self, held: Held) -> bool:
@@ -139,12 +138,14 @@ class Keeper:
         idle = 0
         while not self.closing:
             self._looks_at_deadlines_at = LOOKING
-            earliest = None
+            earliest, now = None, self._world.now()
             for held in self.leases:
-                self._drop_if_orphaned(held)
-                if held.lost:
-                    self._lose(held)
-                elif held.ended is None and (earliest is None or held.valid_until < earliest):
+                if held.owner is not None and held.owner() is None:
+                    self._drop(held)
+                if held.ended is not None or now >= held.valid_until:
+                    if held.lost:
+                        self._lose(held)
+                elif earliest is None or held.valid_until < earliest:
                     earliest = held.valid_until
             idle = 0 if self._leases else idle + 1
             seconds = self._until_next_look(earliest, idle)
@@ -157,9 +158,9 @@ class Keeper:
             if not held.want.delay:  # given back before it runs out, the name would not stay closed after the loss
                 self.abandon(held.want)
 
-    def _drop_if_orphaned(self, held: Held) -> None:
+    def _drop(self, held: Held) -> None:
         """A lease that nobody can reach any more is not renewed for ever: give it back."""
-        if held.owner is not None and held.owner() is None and self.forget(held):
+        if self.forget(held):
             self.abandon(held.want)
             if self._notes is not None:
                 self._notes.dropped(held)
@@ -174,31 +175,33 @@ class Keeper:
         idle = 0
         while not self.closing:
             self._looks_at_renewals_at = LOOKING
-            batch = self._due()
+            batch, earliest = self._due()
             if batch:
                 await self._renew_batch(engine, batch)
                 continue
-            # One that is over and not yet forgotten has a time in the past: waiting for it would be to spin.
-            due = [held.renew_at for held in self.leases if held.renew_at is not None and held.live]
-            earliest = min(due, default=None)
             idle = 0 if earliest is not None else idle + 1
             seconds = self._until_next_look(earliest, idle)
             self._looks_at_renewals_at = NEVER if seconds is None else self._world.now() + seconds
             await self._renew_alarm.sleep(seconds)
 
-    def _due(self) -> list[Held]:
-        """Leases to renew now, most urgent first; those that will be due soon come along to make fewer trips."""
-        now = self._world.now()
-        leases = [held for held in self.leases if held.renew_at is not None and held.live]
-        if not any(held.renew_at is not None and held.renew_at <= now for held in leases):
-            return []
-        due = [held for held in leases if held.renew_at is not None and held.renew_at - held.ttl / 12 <= now]
-        return sorted(due, key=lambda held: held.valid_until)[:LARGEST_BATCH]
+    def _due(self) -> tuple[list[Held], float | None]:
+        """Leases to renew now, most urgent first, and when the first of all is due.
+
+        Those that will be due soon come along to make fewer trips.
+        """
+        now = self._world.now()  # asked once for all: ten thousand looks at the clock would cost more than the renewals
+        # One that is over and not yet forgotten has a time in the past: waiting for it would be to spin.
+        kept = [held for held in self.leases if held.renew_at < NEVER and held.ended is None and now < held.valid_until]
+        earliest = min([held.renew_at for held in kept], default=None)
+        if earliest is None or earliest > now:
+            return [], earliest
+        due = [held for held in kept if held.renew_at - held.ttl / 12 <= now]
+        return sorted(due, key=lambda held: held.valid_until)[:LARGEST_BATCH], earliest
 
     async def _renew_batch(self, engine: Engine, batch: list[Held]) -> None:
         sent_at = self._world.now()
         # Renewals wait for each other here, so no request may take longer than the shortest lease can bear.
-        budget = min(held.ttl for held in self.leases or batch) / 3
+        budget = min([held.ttl for held in self.leases or batch]) / 3
         until = sent_at + min(max(budget, SHORTEST_REQUEST), LONGEST_REQUEST)
         try:
             answers = await engine.renew([held.renewal() for held in batch], until=until)

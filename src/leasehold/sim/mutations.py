@@ -331,18 +331,14 @@ def renewal_counted_from_the_reply() -> list[Edit]:
 def told_by_the_renewal_loop() -> list[Edit]:
     """Loss is noticed where renewals are made: one that hangs delays the news."""
     return [
-        edit(
-            keeper.Keeper.watch_deadlines,
-            ("if held.lost:\n                self._lose(held)\n            el", ""),
-            ("held.ended is None", "held.live"),
-        ),
+        edit(keeper.Keeper.watch_deadlines, ("if held.lost:\n                    self._lose(held)", "continue")),
         edit(
             keeper.Keeper.renew,
             (
-                "batch = self._due()\n",
+                "batch, earliest = self._due()\n",
                 (
                     "for one in self.leases:\n            if one.lost:\n                self._lose(one)\n"
-                    "        batch = self._due()\n"
+                    "        batch, earliest = self._due()\n"
                 ),
             ),
         ),
@@ -365,8 +361,8 @@ def renewer_dies_of_an_error() -> list[Edit]:
 def keeper_waits_for_what_is_over() -> list[Edit]:
     """The keeper sleeps until a lease that is over is due again, which is at once, and again, and again."""
     return [
-        edit(keeper.Keeper.watch_deadlines, ("held.ended is None and (", "(")),
-        edit(keeper.Keeper.renew, ("held.renew_at is not None and held.live", "held.renew_at is not None")),
+        edit(keeper.Keeper.watch_deadlines, ("elif earliest is None", "if earliest is None")),
+        edit(keeper.Keeper._due, ("held.renew_at for held in kept]", "held.renew_at for held in self.leases]")),
     ]
 
 
