@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import sqlite3
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from leasehold import AsyncLeasehold, EngineError, Leasehold, NotAcquired
+from leasehold import AsyncLeasehold, EngineError, Lease, Leasehold, LeaseLost, NotAcquired
 from leasehold.bench.places import Place, private_places, private_redis
 from leasehold.bench.resp import BareSocket
 from leasehold.chaos.servers import started
@@ -30,7 +31,7 @@ from leasehold.worlds import boot_clock
 ROOT = Path(__file__).parents[1]
 SERVERS = ("redis", "postgresql", "mariadb", "etcd", "zookeeper", "consul")
 MEMORY = Path("/dev/shm")  # noqa: S108
-OVER_THE_WAIT, CANCELLED_WITHIN, ENGINE_BACK = 0.25, 0.1, 1.0
+OVER_THE_WAIT, CANCELLED_WITHIN, ENGINE_BACK, TOLD_WITHIN = 0.25, 0.1, 1.0, 0.05
 LEAST_TTL = {"consul": 10.0}
 TTL = 2.0
 
@@ -49,6 +50,41 @@ def server_of(engine: str) -> Iterator[tuple[str, Server]]:
     folder = tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
     with folder as path, started(engine, Path(path)) as (url, [server]):
         yield url, server
+
+
+# R4: told without the network
+
+
+def told_late(engine: str, leases: int) -> float:
+    """By how much the latest of these holders was told after its own deadline, at a server that stands still."""
+    late: list[float] = []
+    with server_of(engine) as (url, server), Leasehold(url) as locks, contextlib.ExitStack() as stack:
+        ttl = LEAST_TTL.get(engine, TTL)
+        held = [locks.lock(f"lost-{number}", ttl=ttl).acquire() for number in range(leases)]
+        for pid in server.pids:
+            os.kill(pid, signal.SIGSTOP)
+            stack.callback(os.kill, pid, signal.SIGCONT)
+
+        def note(lease: Lease, _loss: LeaseLost) -> None:
+            late.append(boot_clock() - lease.valid_until)
+
+        for lease in held:
+            lease.on_lost(functools.partial(note, lease))
+        give_up_at = boot_clock() + 3 * ttl
+        while len(late) < leases and boot_clock() < give_up_at:
+            time.sleep(0.05)
+    if len(late) < leases:
+        raise RuntimeError(f"{leases - len(late)} holders were never told")
+    return max(late)
+
+
+def told_in_time() -> Seen:
+    """R4, on every server: twenty holders each, in three rounds, since a machine that stands still is late itself."""
+    rounds = {engine: [told_late(engine, 20) * 1000 for _ in range(3)] for engine in SERVERS}
+    seen = _worst({engine: statistics.median(late) for engine, late in rounds.items()}, TOLD_WITHIN * 1000, "ms")
+    worst, load = max(max(late) for late in rounds.values()), os.getloadavg()[0]
+    text = f"the latest of 20 holders was told so long after its own deadline, median of three rounds: {seen.text}"
+    return seen._replace(text=f"{text} (at worst {worst:.0f} ms; load {load:.0f} on {os.cpu_count()} cores)")
 
 
 # L2: the engine comes back
@@ -313,6 +349,7 @@ def _worst(seen: dict[str, float], bound: float, unit: str) -> Seen:
 
 
 MEASURES: dict[str, Callable[[], Seen]] = {
+    "R4": told_in_time,
     "R6": histories,
     "L2": engine_back,
     "L3": waits_kept,
