@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from leasehold import GuaranteeWarning, InvalidTTL, InvalidURL, Leasehold
 from leasehold.engines.consul_keys import keys_of, name_in
 from leasehold.wires.consul_address import address_from_url
-from leasehold.wires.redis_target import Endpoint
+from leasehold.wires.urls import Endpoint
 
 CANARY = "can4ry"
 

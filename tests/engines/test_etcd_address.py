@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leasehold import GuaranteeWarning, InvalidURL, Leasehold, Misuse
 from leasehold.wires.etcd_address import Tls, address_from_url
-from leasehold.wires.redis_target import Endpoint
+from leasehold.wires.urls import Endpoint
 
 CANARY = "can4ry"
 
@@ -56,7 +56,7 @@ def test_tls_files_are_read(tmp_path: Path) -> None:
         ("etcd://one:1:2", "not written as one"),
         ("etcd://[::x]", "IPv6"),
         ("etcd://one/path", "nothing to name"),
-        ("etcd://one?ca=x", "only etcds"),
+        ("etcd://one?ca=x", "belong to etcds"),
         ("etcds://one?verify=no", "known are ca, cert, key"),
         ("etcds://one?ca=/nowhere/at/all", "cannot be read"),
         ("etcds://one?cert=x", "belong together"),

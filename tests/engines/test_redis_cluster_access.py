@@ -23,7 +23,7 @@ from leasehold.engines.redis_cluster import ClusterFamily, open_engine
 from leasehold.wires.redis_cluster_target import cluster_from
 from leasehold.wires.redis_replies import NEEDED_RIGHTS
 from leasehold.wires.redis_slots import owners_from, redirection
-from leasehold.wires.redis_target import Endpoint
+from leasehold.wires.urls import Endpoint
 
 HERE = Endpoint("10.0.0.1", 7000)
 

@@ -23,7 +23,8 @@ from leasehold.wires.redis_asyncio import AsyncLine, AsyncWire
 from leasehold.wires.redis_blocking import BlockingWire, Line
 from leasehold.wires.redis_replies import ErrorReply, error_at_entry, error_from
 from leasehold.wires.redis_setup import enter, locate
-from leasehold.wires.redis_target import Endpoint, target_from_url
+from leasehold.wires.redis_target import target_from_url
+from leasehold.wires.urls import Endpoint
 
 CASES = 1000
 TARGET = target_from_url("redis://127.0.0.1:1")

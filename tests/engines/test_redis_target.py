@@ -19,7 +19,8 @@ from tests.support.redis_server import free_port
 from leasehold import Leasehold
 from leasehold.errors import EngineUnavailable, GuaranteeWarning, InvalidURL, LeaseholdError, Misuse
 from leasehold.wires.redis_client import target_from_client
-from leasehold.wires.redis_target import Endpoint, target_from_url
+from leasehold.wires.redis_target import target_from_url
+from leasehold.wires.urls import Endpoint
 
 CANARY = "c4n4ry"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leasehold import GuaranteeWarning, InvalidURL, Leasehold
-from leasehold.wires.redis_target import Endpoint
+from leasehold.wires.urls import Endpoint
 from leasehold.wires.zookeeper_address import Address, address_from_url, warn_of_transport
 
 

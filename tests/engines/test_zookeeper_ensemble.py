@@ -14,7 +14,7 @@ from tests.support.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer, r
 from leasehold import EngineError, EngineUnavailable, Leasehold
 from leasehold.engines.zookeeper import ZooKeeperFamily
 from leasehold.testing.proxy import Proxy
-from leasehold.wires.redis_target import Endpoint
+from leasehold.wires.urls import Endpoint
 from leasehold.worlds import boot_clock
 
 TTL = 6.0

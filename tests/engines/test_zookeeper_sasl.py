@@ -11,7 +11,7 @@ from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from tests.support.zookeeper_server import TICK, ZooKeeperServer, running_zookeeper
 
 from leasehold import AsyncLeasehold, EngineError, Leasehold
-from leasehold.wires.redis_target import Hidden
+from leasehold.wires.urls import Hidden
 from leasehold.wires.zookeeper_messages import Malformed
 from leasehold.wires.zookeeper_sasl import Exchange
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from leasehold.engines.zookeeper_places import timeout_for
-from leasehold.wires.redis_target import Endpoint
+from leasehold.wires.urls import Endpoint
 from leasehold.wires.zookeeper_dial import Dialled
 from leasehold.wires.zookeeper_line import Line
 from leasehold.wires.zookeeper_messages import Connected

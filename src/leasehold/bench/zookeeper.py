@@ -12,8 +12,8 @@ from leasehold.bench.places import Place
 from leasehold.engines import zookeeper_queue as layout
 from leasehold.errors import EngineError
 from leasehold.wires import zookeeper_messages as messages
-from leasehold.wires.redis_target import Endpoint
 from leasehold.wires.sockets import tune
+from leasehold.wires.urls import Endpoint
 from leasehold.wires.zookeeper_address import address_from_url
 from leasehold.wires.zookeeper_errors import unreachable
 from leasehold.wires.zookeeper_messages import Reply, Request

@@ -24,8 +24,8 @@ from leasehold.wires.mysql_line import Line
 from leasehold.wires.mysql_packets import written
 from leasehold.wires.mysql_tables import BEGIN, CLOCK, COMMIT, READ, dialect_of, tables_sql
 from leasehold.wires.mysql_target import Target, target_from_client, target_from_url, warn_of_transport
-from leasehold.wires.redis_target import Hidden
 from leasehold.wires.sql_table import LeaseTable, Request, Statement
+from leasehold.wires.urls import Hidden
 
 __all__ = ["MysqlEngine", "MysqlFamily", "open_engine", "tables_sql"]
 

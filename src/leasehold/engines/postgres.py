@@ -23,9 +23,9 @@ from leasehold.wires.postgres_errors import nonsense
 from leasehold.wires.postgres_line import Line
 from leasehold.wires.postgres_tables import CLOCK, LAZILY, dialect_of, prefix_of, tables_sql
 from leasehold.wires.postgres_target import Target, target_from_client, target_from_url, warn_of_transport
-from leasehold.wires.redis_target import Hidden
 from leasehold.wires.sql_listen import key_of
 from leasehold.wires.sql_table import LeaseTable, Request, Row, Statement
+from leasehold.wires.urls import Hidden
 
 __all__ = [
     "PostgresEngine",

@@ -16,7 +16,8 @@ from leasehold.engines.redis_scripts import Script, argument
 from leasehold.engines.redis_status import Unreadable, is_idle, status_from
 from leasehold.errors import EngineError
 from leasehold.wires.redis_replies import ErrorReply, command, error_from, nonsense
-from leasehold.wires.redis_target import Hidden, Target, target_from_url, warn_of_transport
+from leasehold.wires.redis_target import Target, target_from_url, warn_of_transport
+from leasehold.wires.urls import Hidden
 
 RETENTION_MS = 24 * 3600 * 1000
 """How long the token of an idle name is kept."""

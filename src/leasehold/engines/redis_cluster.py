@@ -22,7 +22,8 @@ from leasehold.wires.redis_cluster_target import Cluster, cluster_from
 from leasehold.wires.redis_replies import Redirected
 from leasehold.wires.redis_setup import Link
 from leasehold.wires.redis_slots import SlotMap, order_of, redirection, slot_of
-from leasehold.wires.redis_target import Endpoint, Hidden, warn_of_transport
+from leasehold.wires.redis_target import warn_of_transport
+from leasehold.wires.urls import Endpoint, Hidden
 
 T = TypeVar("T")
 MOST_REDIRECTIONS: Final = 5
@@ -365,5 +366,5 @@ def open_engine(on: str | object, *, namespace: str, client_label: str) -> Clust
     """Open the cluster behind a URL or a client object. Nothing is sent before the first operation."""
     cluster = cluster_from(Hidden(on) if isinstance(on, str) else on)
     for seed in cluster.seeds:
-        warn_of_transport(cluster.at(seed), stacklevel=2)
+        warn_of_transport(cluster.at(seed), stacklevel=4)
     return ClusterFamily(cluster, namespace, client_label)

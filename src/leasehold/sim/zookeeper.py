@@ -21,8 +21,8 @@ from leasehold.sim.sockets import SimSocket, SimSockets
 from leasehold.sim.world import SimWorld
 from leasehold.sim.zookeeper_model import Connection, ZooKeeper
 from leasehold.wires import zookeeper_messages as messages
-from leasehold.wires.redis_target import Endpoint
 from leasehold.wires.sockets import Bell
+from leasehold.wires.urls import Endpoint
 from leasehold.wires.zookeeper import AnyWire, Endpoints, Wire
 from leasehold.wires.zookeeper_address import address_from_url
 from leasehold.wires.zookeeper_dial import Dialled

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from leasehold.wires import urls
-from leasehold.wires.redis_target import Endpoint, Hidden
-from leasehold.wires.urls import Refused
+from leasehold.wires.urls import Endpoint, Hidden, Refused
 
 if TYPE_CHECKING:
     import ssl
@@ -37,12 +36,9 @@ class Address:
         return f"{'consuls' if self.tls else 'consul'}://{','.join(map(str, self.endpoints))}"
 
 
+@urls.reader_of("a Consul agent")
 def address_from_url(url: str) -> Address:
     """Understand a URL, or raise `InvalidURL` that says what is wrong and shows nothing of it."""
-    return urls.understood(url, "a Consul agent", _address)
-
-
-def _address(url: str) -> Address:
     scheme, userinfo, hosts, path, query = urls.parts(url, tuple(DEFAULT_PORTS))
     if userinfo or "@" in url:
         raise Refused(f"Consul knows no users before the host, only tokens; the shape is {SHAPE}")
@@ -51,9 +47,7 @@ def _address(url: str) -> Address:
     endpoints = urls.endpoints(hosts, DEFAULT_PORTS[scheme], SHAPE)
     options = urls.options(query)
     known = (*_OPTIONS, *(urls.TLS_OPTIONS if scheme == "consuls" else ()))
-    if not options.keys() <= set(known):
-        hint = "" if scheme == "consuls" else "; ca, cert and key belong to consuls://"
-        raise Refused(f"it has an option that is not known; known are {', '.join(known)}{hint}")
+    urls.check_options(options, known, "" if scheme == "consuls" else "; ca, cert and key belong to consuls://")
     if ("cert" in options) != ("key" in options):
         raise Refused("cert and key belong together")
     tls = urls.tls(options) if scheme == "consuls" else None

@@ -7,8 +7,8 @@ from leasehold.wires import http
 from leasehold.wires.consul_address import Address
 from leasehold.wires.consul_errors import nonsense, unanswered, unreachable
 from leasehold.wires.http_stream import Stream, dial
-from leasehold.wires.redis_target import Endpoint
 from leasehold.wires.sockets import Sockets
+from leasehold.wires.urls import Endpoint
 
 
 class Line:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from leasehold.wires import urls
-from leasehold.wires.redis_target import Endpoint, Hidden
-from leasehold.wires.urls import Refused
+from leasehold.wires.urls import Endpoint, Hidden, Refused
 
 DEFAULT_PORT: Final = 2379
 SHAPE: Final = "etcd://[user:password@]host[:port][,host[:port]…]"
@@ -39,21 +38,19 @@ class Address:
         return f"{'etcds' if self.tls else 'etcd'}://{','.join(map(str, self.endpoints))}"
 
 
+@urls.reader_of("an etcd cluster")
 def address_from_url(url: str) -> Address:
     """Understand a URL, or raise `InvalidURL` that says what is wrong and shows nothing of it."""
-    return urls.understood(url, "an etcd cluster", _address)
-
-
-def _address(url: str) -> Address:
     scheme, userinfo, hosts, path, query = urls.parts(url, ("etcd", "etcds"))
     if path:
         raise Refused(f"there is nothing to name after the hosts; the shape is {SHAPE}")
     endpoints = urls.endpoints(hosts, DEFAULT_PORT, SHAPE)
     user, password = urls.credentials(userinfo, SHAPE) or (None, None)
     options = urls.options(query)
-    if not options.keys() <= set(urls.TLS_OPTIONS if scheme == "etcds" else ()):
-        known = f"known are {', '.join(urls.TLS_OPTIONS)}" if scheme == "etcds" else "only etcds:// takes any"
-        raise Refused(f"it has an option that is not known; {known}")
+    if scheme == "etcds":
+        urls.check_options(options, urls.TLS_OPTIONS)
+    else:
+        urls.check_options(options, (), "; ca, cert and key belong to etcds://")
     return Address(endpoints, user, password, _tls(options) if scheme == "etcds" else None)
 
 

@@ -15,7 +15,7 @@ from leasehold.wires.etcd_errors import failure_from
 
 if TYPE_CHECKING:
     from leasehold.wires.etcd_address import Address
-    from leasehold.wires.redis_target import Endpoint
+    from leasehold.wires.urls import Endpoint
 
 # gRPC reads this when it is loaded. Without it, a forked child hangs in its first call.
 _FORK_SUPPORT: Final = "GRPC_ENABLE_FORK_SUPPORT"

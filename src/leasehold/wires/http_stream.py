@@ -7,8 +7,8 @@ import socket
 import ssl
 from typing import Any, Final
 
-from leasehold.wires.redis_target import Endpoint
 from leasehold.wires.sockets import Sockets, has_something, tune
+from leasehold.wires.urls import Endpoint
 
 _MOST_AT_ONCE: Final = 65536
 _UNDER_WAY: Final = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK})

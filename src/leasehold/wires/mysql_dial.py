@@ -24,8 +24,8 @@ from leasehold.wires.mysql_packets import (
 from leasehold.wires.mysql_stream import Stream, connected
 from leasehold.wires.mysql_target import Target
 from leasehold.wires.postgres_errors import nonsense, unreachable
-from leasehold.wires.redis_target import Endpoint, HiddenBytes
 from leasehold.wires.sockets import Sockets
+from leasehold.wires.urls import Endpoint, HiddenBytes
 
 _PROOFS: Final[Mapping[str, Callable[[bytes, bytes], bytes]]] = {
     "mysql_native_password": native_proof,

@@ -13,8 +13,8 @@ from leasehold.errors import EngineError, EngineUnavailable
 from leasehold.wires.postgres_errors import unreachable, why_not_let_in
 from leasehold.wires.postgres_line import Line
 from leasehold.wires.postgres_target import DEFAULT_SOCKET, Target
-from leasehold.wires.redis_target import Endpoint, Hidden
 from leasehold.wires.sockets import Sockets
+from leasehold.wires.urls import Endpoint, Hidden
 
 USUAL: Final = {
     "client_encoding": "UTF8",

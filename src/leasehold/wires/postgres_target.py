@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from leasehold.errors import GuaranteeWarning, InvalidURL, Misuse
-from leasehold.wires.redis_target import Endpoint, Hidden
+from leasehold.wires import urls
+from leasehold.wires.urls import Endpoint, Hidden, Refused
 
 DEFAULT_PORT: Final = 5432
 DEFAULT_SOCKET: Final = "(default socket)"
@@ -68,37 +67,18 @@ class Target:
         return f"{scheme}://{hosts}/{quote(self.database, safe='')}{folder}"
 
 
-class _Refused(Exception):
-    """Why something is refused, in words that show nothing of it."""
-
-
+@urls.reader_of("a PostgreSQL server")
 def target_from_url(url: str) -> Target:
     """Understand a URL, or raise `InvalidURL` that says what is wrong and shows nothing of it."""
-    url = Hidden(url)
-    problem = ""
-    try:
-        return _target_from_url(url)
-    except _Refused as refused:
-        problem = str(refused)
-    raise InvalidURL(f"this is not the URL of a PostgreSQL server: {problem}")
-
-
-def _target_from_url(url: str) -> Target:
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme not in _KINDS:
-        raise _Refused(f"it must start with one of {', '.join(f'{name}://' for name in _KINDS)}")
-    if not rest.isascii() or not rest.isprintable() or " " in rest or "#" in rest:
-        raise _Refused("it has a space, a '#', a control character or a letter outside of ASCII; percent-encode those")
-    before, _, query = rest.partition("?")
-    authority, _, path = before.partition("/")
-    if authority.count("@") > 1 or "@" in path or "@" in query:
-        raise _Refused("it has an '@' in a strange place; in a password write '@' as %40, '/' as %2F, '?' as %3F")
+    scheme, userinfo, hosts, path, query = urls.parts(url, _KINDS)
+    urls.decoded(url)  # refuses what psycopg would fail to decode, with an error that quotes it
     pairs = [pair.partition("=")[::2] for pair in query.split("&") if query]
-    ours = {name: unquote(value) for name, value in pairs if name in _OURS}
+    ours = {name: urls.decoded(value) for name, value in pairs if name in _OURS}
     if len(ours) != sum(name in _OURS for name, _ in pairs):
-        raise _Refused("an option is given twice")
+        raise Refused("an option is given twice")
     theirs = "&".join(f"{name}={value}" for name, value in pairs if name not in _OURS)
-    return _target(_KINDS[scheme], _parsed(Hidden(f"postgresql://{before}{'?' if theirs else ''}{theirs}")), ours)
+    conninfo = f"postgresql://{userinfo}{'@' if userinfo else ''}{hosts}/{path}{'?' if theirs else ''}{theirs}"
+    return _target(_KINDS[scheme], _parsed(Hidden(conninfo)), ours)
 
 
 def _parsed(conninfo: Hidden) -> dict[str, Hidden]:
@@ -106,9 +86,9 @@ def _parsed(conninfo: Hidden) -> dict[str, Hidden]:
         found = conninfo_to_dict(conninfo)
     except psycopg.Error:
         found = {}
-    if not found and conninfo not in {"", "postgresql://", "postgresql:///"}:
+    if not found and conninfo not in {"", "postgresql:///"}:
         # Not in the handler, where the error that quotes the password would become part of this one.
-        raise _Refused(
+        raise Refused(
             f"its shape is {SHAPE}; special characters are percent-encoded, and options are those of libpq "
             f"(sslmode, sslrootcert, …) and {', '.join(_OURS)}"
         )
@@ -117,7 +97,7 @@ def _parsed(conninfo: Hidden) -> dict[str, Hidden]:
 
 def _target(kind: Kind, parameters: dict[str, Hidden], ours: Mapping[str, str]) -> Target:
     if not _NOT_FOR_THIS.isdisjoint(parameters):
-        raise _Refused(f"the options {', '.join(sorted(_NOT_FOR_THIS))} cannot be used here; write the host out")
+        raise Refused(f"the options {', '.join(sorted(_NOT_FOR_THIS))} cannot be used here; write the host out")
     for name in _SET_BY_US:
         parameters.pop(name, None)
     hosts = parameters.pop("host", None) or os.environ.get("PGHOST") or ""
@@ -143,37 +123,35 @@ def _endpoints(hosts: str, ports: str) -> tuple[Endpoint, ...]:
     if len(numbers) == 1:
         numbers *= len(listed)
     if len(numbers) != len(listed):
-        raise _Refused("it has as many ports as hosts, or one, or none")
+        raise Refused("it has as many ports as hosts, or one, or none")
     return tuple(_endpoint(host, port) for host, port in zip_longest(listed, numbers))
 
 
 def _endpoint(host: str, port: str) -> Endpoint:
-    if port and (not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536):
-        raise _Refused("its port is not a number from 1 to 65535")
-    number = int(port or DEFAULT_PORT)
+    number = urls.port_in(port) if port else DEFAULT_PORT
     if not host or host.startswith(("/", "@")):
         return Endpoint("", number, host or DEFAULT_SOCKET)
     if not _HOST.fullmatch(host):
-        raise _Refused(f"its host is not a host name; the shape is {SHAPE}, and IPv6 addresses stand in brackets")
+        raise Refused(f"its host is not a host name; the shape is {SHAPE}, and IPv6 addresses stand in brackets")
     return Endpoint(host, number)
 
 
 def _listen_at(text: str) -> tuple[Endpoint, ...]:
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]+))(?::([0-9]+))?", text)
     if match is None:
-        raise _Refused("the option listen is written host[:port]")
+        raise Refused("the option listen is written host[:port]")
     return (_endpoint(match[1] or match[2], match[3] or ""),)
 
 
 def _schema(name: str) -> str:
     if not SCHEMA_NAME.fullmatch(name):
-        raise _Refused("the option schema is a name of up to 31 of a-z, 0-9 and _, and does not begin with pg_")
+        raise Refused("the option schema is a name of up to 31 of a-z, 0-9 and _, and does not begin with pg_")
     return name
 
 
 def _choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
-        raise _Refused(f"the option {name} is {' or '.join(allowed)}")
+        raise Refused(f"the option {name} is {' or '.join(allowed)}")
     return value
 
 
@@ -195,15 +173,14 @@ def target_from_client(client: object) -> Target:
 
     Only its settings are read: connections of our own are opened with them.
     """
-    problem = ""
-    try:
-        settings = _settings_of(client)
-        # As the client does: what it was content with is not tightened behind its user's back, but warned of.
-        settings.setdefault("sslmode", Hidden(os.environ.get("PGSSLMODE", "prefer")))
-        return _target("lease", settings, {})
-    except _Refused as refused:
-        problem = str(refused)
-    raise Misuse(f"a {type(client).__name__} object cannot be used as an engine: {problem}; accepted are {ACCEPTED}")
+    return urls.settings_of(client, ACCEPTED, _target_from_client)
+
+
+def _target_from_client(client: object) -> Target:
+    settings = _settings_of(client)
+    # As the client does: what it was content with is not tightened behind its user's back, but warned of.
+    settings.setdefault("sslmode", Hidden(os.environ.get("PGSSLMODE", "prefer")))
+    return _target("lease", settings, {})
 
 
 def _settings_of(client: Any) -> dict[str, Hidden]:
@@ -214,14 +191,14 @@ def _settings_of(client: Any) -> dict[str, Hidden]:
     except (AttributeError, psycopg.Error):
         found = {}
     if not found:
-        raise _Refused("it is closed, or is no connection")
+        raise Refused("it is closed, or is no connection")
     return {name: Hidden(value) for name, value in found.items() if value and name not in _NOT_FOR_THIS}
 
 
 def _settings_of_sqlalchemy(client: Any) -> dict[str, Hidden]:
     url = getattr(getattr(client, "engine", client), "url", None)
     if url is None or not str(url.drivername).startswith("postgres"):
-        raise _Refused("it is not connected to PostgreSQL by a URL")
+        raise Refused("it is not connected to PostgreSQL by a URL")
     given = {
         "host": url.host, "port": url.port, "user": url.username, "password": url.password, "dbname": url.database,
     }  # fmt: skip
@@ -233,27 +210,18 @@ def _settings_of_sqlalchemy(client: Any) -> dict[str, Hidden]:
     except psycopg.Error:
         known = False
     if not known:
-        raise _Refused("its URL has options that libpq does not know")
+        raise Refused("its URL has options that libpq does not know")
     return settings
-
-
-_warned: set[str] = set()
 
 
 def warn_of_transport(target: Target, stacklevel: int) -> None:
     """Warn once about each address whose traffic others can read or whose server nobody has checked."""
     mode = target.parameters.get("sslmode") or os.environ.get("PGSSLMODE") or "prefer"
-    address = target.address
-    if address in _warned or mode == "verify-full" or all(one.is_local for one in target.endpoints):
+    if mode == "verify-full" or all(one.is_local for one in target.endpoints):
         return
     if mode in _NOT_ENCRYPTED:
         problem = "may be talked to in the clear: whoever is on the way can read the password and forge grants"
     else:
         problem = "is not known to be the server it should be: whoever is on the way can forge grants"
-    _warned.add(address)
-    warnings.warn(
-        f"{address} {problem}, with sslmode={mode}; use sslmode=verify-full, and sslrootcert=FILE for an authority of "
-        "your own",
-        GuaranteeWarning,
-        stacklevel=stacklevel + 1,
-    )
+    advice = "use sslmode=verify-full, and sslrootcert=FILE for an authority of your own"
+    urls.warn_once(target.address, f"{problem}, with sslmode={mode}; {advice}", stacklevel + 1)

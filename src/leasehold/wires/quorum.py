@@ -10,7 +10,8 @@ from leasehold.core.quorum import Outcome, Request
 from leasehold.errors import EngineError
 from leasehold.wires.redis_replies import ErrorReply, bulk, command, error_at_entry, nonsense
 from leasehold.wires.redis_setup import check_entry, entry_request
-from leasehold.wires.redis_target import HiddenBytes, Target
+from leasehold.wires.redis_target import Target
+from leasehold.wires.urls import HiddenBytes
 
 SECTIONS = ("server", "persistence", "replication")
 GRACE = 0.03

@@ -36,7 +36,8 @@ from leasehold.wires.redis_replies import (
     unreachable,
 )
 from leasehold.wires.redis_setup import CHANNEL_PREFIX, Hello, enter, locate
-from leasehold.wires.redis_target import Endpoint, Target
+from leasehold.wires.redis_target import Target
+from leasehold.wires.urls import Endpoint
 from leasehold.worlds import BlockingWorld
 
 OWN_PATIENCE = struct.pack("ll", 0, 4000)

@@ -10,15 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import Misuse
-from leasehold.wires.redis_target import (
-    DEFAULT_PORT,
-    Credentials,
-    Endpoint,
-    Hidden,
-    Target,
-    fixed_credentials,
-    no_credentials,
-)
+from leasehold.wires.redis_target import DEFAULT_PORT, Credentials, Target, fixed_credentials, no_credentials
+from leasehold.wires.urls import Endpoint, Hidden
 
 if TYPE_CHECKING:
     import ssl

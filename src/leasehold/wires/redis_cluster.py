@@ -18,7 +18,7 @@ from leasehold.wires.redis_cluster_target import Cluster
 from leasehold.wires.redis_dial import connect_blocking
 from leasehold.wires.redis_replies import ErrorReply, Push, bulk, command, unreachable
 from leasehold.wires.redis_setup import Link
-from leasehold.wires.redis_target import Endpoint
+from leasehold.wires.urls import Endpoint
 
 ASKING: Final = command("ASKING")
 _LEAVE_ALL: Final = command("SUNSUBSCRIBE")

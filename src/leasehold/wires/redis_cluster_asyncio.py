@@ -13,7 +13,8 @@ from leasehold.wires.redis_cluster_target import Cluster
 from leasehold.wires.redis_replies import ErrorReply, bulk, command, unreachable
 from leasehold.wires.redis_setup import Link
 from leasehold.wires.redis_slots import slot_of
-from leasehold.wires.redis_target import Endpoint, Target
+from leasehold.wires.redis_target import Target
+from leasehold.wires.urls import Endpoint
 
 T = TypeVar("T")
 

@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from leasehold.errors import InvalidURL, Misuse
+from leasehold.wires import urls
 from leasehold.wires.redis_client import credentials_of, tls_of
-from leasehold.wires.redis_target import Endpoint, Hidden, Target, targets_of_each_host
+from leasehold.wires.redis_target import Target, targets_of_each_host
+from leasehold.wires.urls import Endpoint, Hidden
 
 _SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
-_SHAPE: Final = "redis+cluster://[user:password@]host[:port],host[:port]"
 _OCSP: Final = ("ssl_validate_ocsp", "ssl_validate_ocsp_stapled")
 ACCEPTED: Final = "redis.cluster.RedisCluster and redis.asyncio.cluster.RedisCluster (the same in valkey-py)"
 
@@ -41,20 +42,14 @@ def cluster_from(on: object) -> Cluster:
     if not isinstance(on, str):
         return _from_client(on)
     on = Hidden(on)
-    try:
-        return _from_url(on)
-    except InvalidURL as refused:
-        problem = str(refused)
-    raise InvalidURL(problem)  # from here, where no part of the URL can be seen
-
-
-def _from_url(url: Hidden) -> Cluster:
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme not in _SCHEMES:
-        raise InvalidURL(f"this is not the URL of a Redis Cluster; its shape is {_SHAPE}")
-    rest, _, query = rest.partition("?")
-    targets = targets_of_each_host(_SCHEMES[scheme], rest, query)
+    targets = _from_url(on)
     return _checked(tuple(target.endpoints[0] for target in targets), targets[0])
+
+
+@urls.reader_of("a Redis Cluster")
+def _from_url(url: str) -> list[Target]:
+    parts = urls.parts(url, _SCHEMES)
+    return targets_of_each_host(parts._replace(scheme=_SCHEMES[parts.scheme]))
 
 
 def _from_client(client: object) -> Cluster:

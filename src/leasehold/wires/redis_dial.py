@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from leasehold.wires.lookup import Places, look_up, look_up_asyncio
 from leasehold.wires.redis_replies import unreachable
-from leasehold.wires.redis_target import Endpoint
 from leasehold.wires.sockets import tune
+from leasehold.wires.urls import Endpoint
 
 if TYPE_CHECKING:
     import asyncio

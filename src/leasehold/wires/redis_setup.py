@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from leasehold.core.worlds import World
 from leasehold.errors import EngineError, EngineUnavailable
 from leasehold.wires.redis_replies import ErrorReply, command, error_at_entry, nonsense, unreachable
-from leasehold.wires.redis_target import Credentials, Endpoint, HiddenBytes, Target
+from leasehold.wires.redis_target import Credentials, Target
+from leasehold.wires.urls import Endpoint, HiddenBytes
 
 OLDEST_REDIS = (6, 2)
 LONGEST_ANSWER = 1.0

@@ -12,7 +12,7 @@ from leasehold.errors import EngineError
 from leasehold.wires.redis_cluster_target import Cluster
 from leasehold.wires.redis_replies import NEEDED_RIGHTS, ErrorReply, command, error_at_entry, nonsense
 from leasehold.wires.redis_setup import Dial, ask_apart, first_answer
-from leasehold.wires.redis_target import Endpoint
+from leasehold.wires.urls import Endpoint
 
 SLOTS: Final = 16384
 _UNKNOWN_HOSTS: Final = ("", "?")

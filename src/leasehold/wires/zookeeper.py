@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from leasehold.core.worlds import World
 from leasehold.wires import zookeeper_messages as messages
-from leasehold.wires.redis_target import Endpoint
 from leasehold.wires.sockets import Bell, BlockingSockets, Sockets
+from leasehold.wires.urls import Endpoint
 from leasehold.wires.zookeeper_address import Address
 from leasehold.wires.zookeeper_dial import Dialled, dial
 from leasehold.wires.zookeeper_errors import (

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from leasehold.wires import urls
-from leasehold.wires.redis_target import Endpoint, Hidden
-from leasehold.wires.urls import Refused
+from leasehold.wires.urls import Endpoint, Hidden, Refused
 
 if TYPE_CHECKING:
     import ssl
@@ -40,21 +39,17 @@ class Address:
         return f"{'zookeepers' if self.tls else 'zookeeper'}://{','.join(map(str, self.endpoints))}{self.chroot}"
 
 
+@urls.reader_of("a ZooKeeper ensemble")
 def address_from_url(url: str) -> Address:
     """Understand a URL, or raise `InvalidURL` that says what is wrong and shows nothing of it."""
-    return urls.understood(url, "a ZooKeeper ensemble", _address)
-
-
-def _address(url: str) -> Address:
     scheme, userinfo, hosts, path, query = urls.parts(url, ("zookeeper", "zookeepers"))
     endpoints = urls.endpoints(hosts, DEFAULT_PORT, SHAPE)
     options = urls.options(query)
-    tick = _tick(options.pop("tick", Hidden(DEFAULT_TICK)))
+    known = ("tick", "auth", *(urls.TLS_OPTIONS if scheme == "zookeepers" else ()))
+    urls.check_options(options, known, "" if scheme == "zookeepers" else "; ca, cert and key belong to zookeepers://")
+    tick = _tick(options.get("tick", Hidden(DEFAULT_TICK)))
     login = _login(userinfo)
-    sasl = _is_sasl(options.pop("auth", Hidden("digest")), login)
-    known = ("tick", "auth", *urls.TLS_OPTIONS) if scheme == "zookeepers" else ("tick", "auth")
-    if not options.keys() <= set(known):
-        raise Refused(f"it has an option that is not known; {scheme}:// takes {', '.join(known)}")
+    sasl = _is_sasl(options.get("auth", Hidden("digest")), login)
     tls = urls.tls(options) if scheme == "zookeepers" else None
     return Address(endpoints, _chroot(path), login, sasl, tls, tick)
 

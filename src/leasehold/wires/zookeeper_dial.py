@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leasehold.errors import EngineError, EngineUnavailable
 from leasehold.wires import zookeeper_messages as messages
-from leasehold.wires.redis_target import Endpoint, Hidden
 from leasehold.wires.sockets import Sockets, tune
+from leasehold.wires.urls import Endpoint, Hidden
 from leasehold.wires.zookeeper_address import Address
 from leasehold.wires.zookeeper_errors import nonsense, refusal, unreachable
 from leasehold.wires.zookeeper_line import CHUNK, Later, Line

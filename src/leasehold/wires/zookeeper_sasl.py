@@ -16,7 +16,7 @@ import re
 import secrets
 from typing import Final
 
-from leasehold.wires.redis_target import Hidden
+from leasehold.wires.urls import Hidden
 from leasehold.wires.zookeeper_messages import Malformed
 
 _ADDRESSEE: Final = "zookeeper/zk-sasl-md5"
