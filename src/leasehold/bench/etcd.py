@@ -11,7 +11,7 @@ from typing import Final
 import grpc
 
 from leasehold.bench.places import Place
-from leasehold.engines.etcd_queue import namespace_range
+from leasehold.engines.key_queue import namespace_range
 from leasehold.wires import etcd_messages as messages
 from leasehold.wires.etcd_address import address_from_url
 from leasehold.wires.etcd_lines import Lines

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leasehold.core.engine import Busy, Grant, NameStatus, Purpose, Renewal, Suspect, Want
 from leasehold.core.worlds import World
-from leasehold.engines import consul_keys, etcd_queue
+from leasehold.engines import consul_keys, key_queue
 from leasehold.engines.consul_facts import facts_of
 from leasehold.engines.consul_requests import FAREWELL, Requests
 from leasehold.engines.consul_sessions import Place, Session, Sessions
 from leasehold.engines.consul_taking import Taking
 from leasehold.engines.consul_watch import Watches
-from leasehold.engines.etcd_queue import NameKeys
+from leasehold.engines.key_queue import NameKeys
 from leasehold.errors import EngineError, EngineUnavailable, Misuse, quoted
 from leasehold.wires.consul import (
     LATE,
@@ -196,14 +196,14 @@ class ConsulEngine:
         if not found:
             return None
         found.sort(key=lambda one: one.created)
-        holding, waiting = etcd_queue.standing([one for one in found if one.lease])
+        holding, waiting = key_queue.standing([one for one in found if one.lease])
         remains = [one for one in found if not one.lease]
         if remains and holding and remains[0].created < holding[0].created:
             holding, waiting = [], [*holding, *waiting]
-        status = etcd_queue.status_of(name, holding, waiting, {}, time.time())
+        status = key_queue.status_of(name, holding, waiting, {}, time.time())
         if not remains:
             return status
-        closed_for = max(etcd_queue.about_of(one).delay for one in remains)
+        closed_for = max(key_queue.about_of(one).delay for one in remains)
         return status._replace(token=max(status.token, *(one.created for one in remains)), closed_for=closed_for)
 
     async def names(self, *, after: str | None, limit: int, until: float) -> list[str]:
@@ -218,7 +218,7 @@ class ConsulEngine:
         folder = self._keys(name).all[0]
         while True:
             found, _ = await self._wire.entries(folder, until)
-            lasting = [one for one in found if etcd_queue.about_of(one).delay]
+            lasting = [one for one in found if key_queue.about_of(one).delay]
             if not lasting:
                 return await self._break(folder, [deleting_all(folder)], until)
             for one in lasting:

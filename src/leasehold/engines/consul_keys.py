@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote, unquote
 
-from leasehold.engines.etcd_queue import PREFIX, NameKeys
+from leasehold.engines.key_queue import PREFIX, NameKeys
 
 _NO_NAMESPACE: Final = b"%"
 

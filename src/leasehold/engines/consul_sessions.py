@@ -17,7 +17,7 @@ import threading
 from typing import Final
 
 from leasehold.core.engine import Want
-from leasehold.engines.etcd_queue import Blockade, NameKeys
+from leasehold.engines.key_queue import Blockade, NameKeys
 from leasehold.wires.consul import Entry, Terms
 
 WAITING: Final = 5.0

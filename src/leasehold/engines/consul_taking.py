@@ -15,7 +15,7 @@ from typing import Final
 
 from leasehold.core.engine import Busy, Grant, Incumbent, Want
 from leasehold.core.worlds import World
-from leasehold.engines import etcd_queue as layout
+from leasehold.engines import key_queue as layout
 from leasehold.engines.consul_requests import FRESH, Requests
 from leasehold.engines.consul_sessions import Place, Session, Sessions
 from leasehold.errors import EngineError, EngineUnavailable, Misuse, OutcomeUnknown

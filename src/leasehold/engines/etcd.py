@@ -1,6 +1,6 @@
 """Etcd: one transaction to take a name, the revision that it got as its token, and a queue in the order of revisions.
 
-Each attempt writes a key that hangs on the client's session; see `etcd_queue` for the keys and `etcd_sessions` for the
+Each attempt writes a key that hangs on the client's session; see `key_queue` for the keys and `etcd_sessions` for the
 sessions. Whoever must wait watches the key before its own, and its own; when one is gone it looks again, for being
 woken proves nothing: its own session may have ended meanwhile.
 """
@@ -23,7 +23,7 @@ from leasehold.core.engine import (
     Want,
 )
 from leasehold.core.worlds import World
-from leasehold.engines import etcd_queue as layout
+from leasehold.engines import key_queue as layout
 from leasehold.engines.etcd_facts import facts_of
 from leasehold.engines.etcd_requests import FRESH, Requests
 from leasehold.engines.etcd_sessions import Place, Session, Sessions

@@ -18,7 +18,7 @@ import os
 import threading
 
 from leasehold.core.engine import Mode, Want
-from leasehold.engines.etcd_queue import Blockade, NameKeys
+from leasehold.engines.key_queue import Blockade, NameKeys
 from leasehold.wires.etcd_messages import Key
 
 WAITING = 5

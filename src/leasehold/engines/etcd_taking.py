@@ -13,7 +13,7 @@ from typing import Final
 
 from leasehold.core.engine import Busy, Grant, Incumbent, Want
 from leasehold.core.worlds import World
-from leasehold.engines import etcd_queue as layout
+from leasehold.engines import key_queue as layout
 from leasehold.engines.etcd_requests import FRESH, Requests
 from leasehold.engines.etcd_sessions import Place, Session, Sessions
 from leasehold.errors import EngineError, EngineUnavailable, Misuse

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 from urllib.parse import parse_qs, unquote
 
 from leasehold.engines import consul_keys
-from leasehold.engines import etcd_queue as layout
+from leasehold.engines import key_queue as layout
 from leasehold.engines.consul import ConsulEngine, ConsulFamily
 from leasehold.errors import EngineError
 from leasehold.sim.book import CLOSURE, Book, Entry

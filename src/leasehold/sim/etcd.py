@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-from leasehold.engines import etcd_queue as layout
+from leasehold.engines import key_queue as layout
 from leasehold.engines.etcd import EtcdEngine, EtcdFamily
 from leasehold.engines.etcd_requests import Requests
 from leasehold.engines.etcd_vigil import Vigil

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.core.engine import Mode, Want
-from leasehold.engines import etcd_queue as layout
+from leasehold.engines import key_queue as layout
 from leasehold.wires.etcd_messages import Key
 
 NASTY = "aA/%0.~*{}[]\\?!\"'`$&;:|<>#+-_=@^, éß日"

@@ -1,4 +1,4 @@
-"""How a name, its holders and its waiters look in etcd: the keys, their values, and who comes before whom.
+"""How a name, its holders and its waiters look as keys of etcd and Consul, their values, and who comes before whom.
 
 Every attempt has a key of its own, ``leasehold/<namespace>/<name>/<kind>/<session>.<slot>``. Two attempts of one client
 so exclude each other like those of strangers. The revision at which a key was created is its place in the queue, and
