@@ -15,7 +15,7 @@ import pytest
 from tests.cli.tool import wait_for
 
 from leasehold.chaos.checkers import Verdict, judge
-from leasehold.chaos.hand import Hand, Terms
+from leasehold.chaos.hand import Grip, Hand, Terms
 from leasehold.chaos.history import RUN, Event, Recorder, merged
 from leasehold.chaos.leasehold_subject import LeaseholdSubject
 from leasehold.chaos.marks import Marks
@@ -354,3 +354,15 @@ def test_what_a_library_raises_is_a_result(scene: Scene) -> None:
 
     scene.workload.lap(scene.hand(Raising(itertools.count(1))))
     assert [event.kind for event in scene.history()] == ["ask", "unknown"]
+
+
+def test_a_machine_that_stands_still_does_not_move_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a successor would seem to be granted before the end of a belief that was over."""
+    held = AlwaysHeld(7)
+    held.until = 1012.5
+    monkeypatch.setattr(time, "monotonic", itertools.count(1010.0, 1.0).__next__)  # a second passes at every look
+    record = Recorder(tmp_path / "events.jsonl", "w1", 1000.0)
+    Grip(record, "name", 1).granted(held)
+    record.close()
+    [granted] = merged([tmp_path / "events.jsonl"])
+    assert granted.detail["believed"] == 12.5

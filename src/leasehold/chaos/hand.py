@@ -118,9 +118,7 @@ class Grip:
             self._record("believed until", name=self.name, op=self.op, token=self.token, at=until, believed=until)
 
     def _on_run_clock(self, moment: float) -> float | None:
-        if math.isinf(moment):
-            return None
-        return moment - time.monotonic() + self._record.now()
+        return None if math.isinf(moment) else self._record.moment(moment)
 
 
 def outcome_of(error: Exception) -> Kind:

@@ -129,7 +129,11 @@ class Recorder:
 
     def now(self) -> float:
         """Seconds since the run began."""
-        return time.monotonic() - self._began
+        return self.moment(time.monotonic())
+
+    def moment(self, monotonic: float) -> float:
+        """A moment of `time.monotonic()` in seconds since the run began."""
+        return monotonic - self._began
 
     def __call__(
         self,
