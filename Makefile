@@ -8,8 +8,8 @@ BIN := $(VENV)/bin
 # The servers that `make test` gets and runs against. A test whose server is missing fails.
 SERVERS ?= redis valkey etcd consul postgresql pgbouncer zookeeper mariadb chromium promtool
 PYTEST_ARGS ?=
-# Most tests wait for leases to run out, so two at a time cost each other little; a file stays with one worker.
-WORKERS ?= 2
+# Most tests wait for leases to run out, so three share two cores at little cost; a file stays with one worker.
+WORKERS ?= 3
 # The tests start hundreds of processes, each of which would compile Leasehold anew where Python may keep nothing.
 export PYTHONDONTWRITEBYTECODE :=
 BENCH_ARGS ?=
@@ -42,7 +42,7 @@ test: $(VENV)/.ready-dev  ## get the servers, lint, check types, run the tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not nightly" $(PYTEST_ARGS)
 
 nightly: $(VENV)/.ready-dev servers  ## run the tests that take longest, which `make test` leaves out
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m nightly $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m nightly $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready-dev  ## ruff and mypy
 	@$(BIN)/ruff check
