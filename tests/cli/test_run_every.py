@@ -8,7 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.cli.test_terminal import Shell, shell
 from tests.cli.tool import Command, Heart, wait_for
+
+__all__ = ["shell"]  # a fixture
 
 LONG = "3000d"
 """A period during which these tests do not meet its end."""
@@ -30,9 +33,18 @@ def test_a_tick_is_run_once(each: Command, request: pytest.FixtureRequest) -> No
     tick, token = line.split()
     job = jobs_of(each, name)
     assert [(one["tick"], one["state"]) for one in job["runs"]] == [(tick, "done")]
+    assert (job["schedule"], job["behind"]) == (f"every {LONG}", 0)
     assert int(token) > 0
     assert each("jobs", name).returncode == 0
     assert "done before" in each("run", name, "--every", LONG, "--verbose", "--", "true").stderr
+
+
+def test_people_at_a_terminal_are_told_why_nothing_runs(shell: Shell) -> None:
+    shell.run(f"leasehold run export --every {LONG} -- true")
+    assert shell.code() == 0
+    shell.run(f"leasehold run export --every {LONG} -- true")
+    shell.expect("of 'export': done before")
+    assert shell.code() == 76
 
 
 def test_of_five_that_come_at_once_one_runs(leasehold: Command) -> None:
@@ -50,7 +62,8 @@ def test_a_failed_tick_is_tried_again_later_and_given_up_in_the_end(
     name = request.node.name
     assert each("run", name, "--every", LONG, "--", "sh", "-c", "exit 3").returncode == 3
     later = each("run", name, "--every", LONG, "--", "true")
-    assert (later.returncode, later.stderr.count("waiting")) == (75, 1)
+    assert (later.returncode, later.stderr.count("waiting, as attempt 1 failed (exit code 3)")) == (75, 1)
+    assert "waiting   attempt 2" in each("jobs", name).stdout
     assert jobs_of(each, name)["under_way"]["error"] == "exit code 3"
     given_up = each("run", f"{name}-2", "--every", LONG, "--attempts", "1", "--", "sh", "-c", "exit 3")
     assert given_up.returncode == 3
@@ -99,6 +112,7 @@ def test_by_cron_expression(leasehold: Command) -> None:
     ("arguments", "told"),
     [
         (["--every", "often"], "'often'"),
+        (["--every", "15"], "say '15s' or '15m'"),
         (["--every", "1d", "--cron", "* * * * *"], "exclude each other"),
         (["--cron", "often"], "no cron expression"),
         (["--cron", "* * * * *", "--zone", "Atlantis"], "no time zone"),

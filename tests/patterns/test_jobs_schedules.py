@@ -62,7 +62,8 @@ def test_periods_are_exact_however_small_and_long_ago() -> None:
 
 def test_a_schedule_is_known_by_what_it_says_of_itself() -> None:
     now = datetime(2026, 11, 16, 4, 5, tzinfo=UTC)
-    for schedule in (Every("90s"), Every(0.25), Cron("0 3 * * 1"), Cron("0 3 * * 1", ZoneInfo("Europe/Berlin"))):
+    periods = (Every("90s"), Every(0.25), Every("2w"), Every("3000d"), Every("1h30m"), Every(1234567.891))
+    for schedule in (*periods, Cron("0 3 * * 1"), Cron("0 3 * * 1", ZoneInfo("Europe/Berlin"))):
         known = schedule_from(str(schedule))
         assert known is not None
         assert (str(known), known.latest(now)) == (str(schedule), schedule.latest(now))

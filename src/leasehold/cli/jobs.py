@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from leasehold.cli.options import client, engine_options
-from leasehold.cli.output import duration, say, visible, write_json
+from leasehold.cli.output import duration, say, tick_text, visible, write_json
 from leasehold.cli.shown import console, write_tables
 from leasehold.core.worlds import run_blocking
 
@@ -31,7 +32,8 @@ Examples:
 \b
 Exit codes:
   0    all is well
-  1    a job is behind, or has missed ticks that the book still lists
+  1    a job is behind by more than its last tick, or has missed ticks that the
+       book still lists
 """,
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")
@@ -101,7 +103,7 @@ def _overview(jobs: list[JobStatus], now: float) -> Table:
 
 def _state(job: JobStatus) -> str:
     if job.under_way is not None and job.under_way.run:
-        return f"under way ({job.under_way.by})" if job.is_alive else "silent"
+        return f"under way ({visible(job.under_way.by)})" if job.is_alive else "silent"
     return job.runs[-1].state if job.runs else ""
 
 
@@ -115,8 +117,14 @@ def _details(job: JobStatus) -> Table:
     for run in job.runs:
         note = " overran" if run.overran else f" {visible(run.error)}" if run.error else ""
         took = duration(run.ended - run.began)
-        table.add_row(f"  {run.tick}", run.state, f"attempt {run.attempt}", took, f"{visible(run.by)}{note}")
+        table.add_row(f"  {tick_text(run.tick)}", run.state, f"attempt {run.attempt}", took, f"{visible(run.by)}{note}")
+    if job.under_way is not None and not job.under_way.run:
+        tried = job.under_way
+        again = datetime.fromtimestamp(tried.not_before, UTC).isoformat(timespec="seconds")
+        table.add_row(f"  {tick_text(tried.tick)}", "waiting", f"attempt {tried.attempt + 1}", "", f"after {again}")
     for one in job.missed:
-        until = "" if one.first == one.last else f" to {one.last}"
-        table.add_row(f"  {one.first}{until}", Text("missed", style="red"), str(one.count), "", visible(one.why))
+        until = "" if one.first == one.last else f" to {tick_text(one.last)}"
+        table.add_row(
+            f"  {tick_text(one.first)}{until}", Text("missed", style="red"), str(one.count), "", visible(one.why)
+        )
     return table

@@ -116,6 +116,15 @@ def duration(seconds: float) -> str:
     return f"{hours}h {minutes:02d}m" if hours < 48 else f"{hours // 24}d {hours % 24}h"
 
 
+def tick_text(key: str) -> str:
+    """A tick for people: without the fractions of a second that nearly none has.
+
+    >>> tick_text("2026-03-01T12:30:00.000000+00:00")
+    '2026-03-01T12:30:00+00:00'
+    """
+    return key.replace(".000000", "")
+
+
 def write_json(value: object) -> None:
     """One object on one line of stdout, in plain ASCII, so that nothing in it can steer a terminal."""
     import json

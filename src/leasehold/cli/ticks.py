@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from leasehold.cli import exits
-from leasehold.cli.output import say
+from leasehold.cli.output import say, tick_text, visible
 from leasehold.core.worlds import run_blocking
 from leasehold.errors import EngineError, Misuse, StaleToken, quoted
 
 if TYPE_CHECKING:
     from leasehold import Leasehold
     from leasehold.cli.supervise import Ending
-    from leasehold.patterns.jobs.book import CatchUp
+    from leasehold.patterns.jobs.book import CatchUp, Step
     from leasehold.patterns.jobs.ledger import Begun, Ledger
     from leasehold.patterns.jobs.schedules import Schedule
 
@@ -74,9 +76,9 @@ class Ticks:
         self.key = step.about
         if self._begun is not None:
             return None
-        # Hosts that come second say nothing: cron would make a mail of it.
-        if not self._quiet and (step.state != "done before" or self._verbose):
-            say(f"tick {step.about} of {quoted(self._ledger.name)}: {step.state}")
+        # Hosts that come second say nothing: cron would make a mail of it. People at a terminal are told.
+        if not self._quiet and (step.state != "done before" or self._verbose or sys.stderr.isatty()):
+            say(f"tick {tick_text(step.about)} of {quoted(self._ledger.name)}: {_told(step)}")
         return exits.BUSY if step.state in ("waiting", "under way") else exits.DONE_BEFORE
 
     def end(self, ending: Ending) -> int | None:
@@ -102,6 +104,14 @@ class Ticks:
             say(f"what became of tick {self.key} could not be noted, so it will be run again: {error}")
             return exits.UNREACHABLE
         return None
+
+
+def _told(step: Step) -> str:
+    tried = step.book.open
+    if step.state != "waiting" or tried is None:
+        return step.state
+    again = datetime.fromtimestamp(tried.not_before, UTC).isoformat(timespec="seconds")
+    return f"waiting, as attempt {tried.attempt} failed ({visible(tried.error)}): try again after {again}"
 
 
 def ticks_of(

@@ -35,6 +35,8 @@ class Every:
 
     >>> Every("15m").latest(datetime(2026, 3, 1, 12, 44, tzinfo=UTC)).isoformat()
     '2026-03-01T12:30:00+00:00'
+    >>> str(Every(5400))
+    'every 1h30m'
     """
 
     def __init__(self, period: str | float) -> None:
@@ -59,7 +61,11 @@ class Every:
         return EPOCH + timedelta(microseconds=number * self._micros)
 
     def __str__(self) -> str:
-        return f"every {self._micros / 1e6:g}s"
+        text, rest = "every ", self._micros
+        for unit in ("d", "h", "m", "s"):
+            count, rest = divmod(rest, round(_SECONDS[unit] * 1_000_000))
+            text += f"{count}{unit}" if count else ""
+        return f"{text}{rest / 1000:g}ms" if rest else text
 
 
 class Cron:
@@ -119,6 +125,8 @@ def seconds_of(period: str | float) -> float:
         seconds = float(period)
     else:
         seconds = 0.0
+    if isinstance(period, str) and re.fullmatch(r"\d+(\.\d+)?", period):
+        raise Misuse(f"{quoted(period)} may be seconds or minutes: say '{period}s' or '{period}m'")
     if not 0.001 <= seconds <= LONGEST_PERIOD:
         raise Misuse(f"a period is a number of seconds or a text such as '15m' or '1h30m', not {quoted(period)}")
     return seconds
@@ -128,7 +136,7 @@ def schedule_from(text: str) -> Schedule | None:
     """The schedule that describes itself like this; None for those of other people.
 
     >>> [str(schedule_from("every 900s")), str(schedule_from("cron 0 3 * * * in Europe/Berlin"))]
-    ['every 900s', 'cron 0 3 * * * in Europe/Berlin']
+    ['every 15m', 'cron 0 3 * * * in Europe/Berlin']
     """
     from zoneinfo import ZoneInfo
 
