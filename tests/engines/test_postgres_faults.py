@@ -209,3 +209,17 @@ def test_the_grant_of_another_is_not_taken_for_ones_own(
         with pytest.raises(EngineError, match="makes no sense"):
             engine.take(want("b", "h2"))
         assert engine.names(after=None, limit=10) == ["a"]
+
+
+# The end
+
+
+def test_a_step_after_the_end_leaves_no_connection_behind(postgres_server: PostgresServer, world: str) -> None:
+    """A thread that is still at work when its client is closed."""
+    with calling(postgres_server.url, world) as engine:
+        pool = engine.engine._wire._pool  # type: ignore[attr-defined]
+        engine.take(want("n", "h"))
+        assert len(pool._open) == 1, "while a client is open, its connections are kept"
+        engine._run(engine.engine.close())
+        assert engine.release("n", "h") is True
+        assert not pool._open

@@ -280,7 +280,7 @@ class ConsulWire:
     # The end
 
     def close(self) -> None:
-        """Close connections; they are opened again when needed."""
+        """Close connections. Who needs one later gets one for a single step."""
         self._pool.close()
         while self._idle_watches:
             line = self._idle_watches.pop()

@@ -71,7 +71,6 @@ class Pool(Generic[LineT]):
         finally:
             self._connecting -= 1
         self._open.add(line)
-        self._pooling = True
         return line
 
     async def _wait_for_one(self, until: float) -> None:
@@ -119,7 +118,10 @@ class Pool(Generic[LineT]):
         line.close()
 
     def close(self) -> None:
-        """Close what is idle; what is in use is closed when it is given back."""
+        """Close what is idle. What is in use, or opened from now on, is closed when it is given back.
+
+        A thread that still runs may need another step, after which nobody would close what it left behind.
+        """
         self._pooling = False
         self.drop_idle()
 

@@ -80,7 +80,7 @@ class PooledWire(ABC, Generic[LineT]):
         self._listener.ignore(holder)
 
     async def close(self) -> None:
-        """Close connections; they are opened again when needed."""
+        """Close connections. Who needs one later gets one for a single step."""
         self._listener.close()
         self._pool.close()
 
