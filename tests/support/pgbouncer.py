@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
-from tests.support.postgres_server import PASSWORD, SYSTEM_USER, PostgresServer, free_port, own_folder
+from tests.support.postgres_server import PASSWORD, PostgresServer, as_server_user, free_port, own_folder
 
 import servers
 
@@ -24,7 +23,6 @@ def running_pgbouncer(server: PostgresServer, mode: Literal["session", "transact
     program = servers.find("pgbouncer")
     if program is None:
         pytest.fail("no pgbouncer here; python tools/servers.py ensure pgbouncer")
-    as_user: dict[str, Any] = {"user": SYSTEM_USER, "group": SYSTEM_USER} if os.geteuid() == 0 else {}
     with own_folder() as folder:
         port = free_port()
         (folder / "users").write_text(f'"leasehold" "{PASSWORD}"\n')
@@ -36,8 +34,8 @@ def running_pgbouncer(server: PostgresServer, mode: Literal["session", "transact
         )
         with (folder / "log").open("ab") as log:
             process = subprocess.Popen(
-                [str(program), str(folder / "pgbouncer.ini")],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, **as_user,
+                [*as_server_user(), str(program), str(folder / "pgbouncer.ini")],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder,
             )  # fmt: skip
         try:
             give_up_at = time.monotonic() + STARTS_WITHIN

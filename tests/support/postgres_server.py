@@ -36,8 +36,15 @@ SETTINGS = {
 }
 
 
-def _as_server_user() -> dict[str, Any]:
-    return {"user": SYSTEM_USER, "group": SYSTEM_USER, "extra_groups": []} if os.geteuid() == 0 else {}
+def as_server_user() -> list[str]:
+    """What comes before a command, so that it runs as the server's user where the tests run as root.
+
+    A program, and not `Popen(user=…)`: for that Python must really fork, and gRPC, where a test has loaded it, may
+    abort the child before the command is begun.
+    """
+    if os.geteuid() != 0:
+        return []
+    return ["setpriv", f"--reuid={SYSTEM_USER}", f"--regid={SYSTEM_USER}", "--clear-groups"]
 
 
 class PostgresServer:
@@ -109,22 +116,19 @@ class PostgresServer:
                 shutil.chown(path, SYSTEM_USER, SYSTEM_USER)
 
     def _run(self, program: str, *arguments: str) -> None:
-        command = [str(self._programs / program), *arguments]
-        done = subprocess.run(
-            command, capture_output=True, text=True, cwd=self.folder, check=False, **_as_server_user()
-        )
+        command = [*as_server_user(), str(self._programs / program), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False)
         if done.returncode:
             pytest.fail(f"{program} failed: {done.stderr.strip()}")
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        command = [str(self._programs / "postgres"), "-D", str(self.data), "-p", str(self.port), "-k", str(self.folder)]
+        command = [*as_server_user(), str(self._programs / "postgres")]
+        command += ["-D", str(self.data), "-p", str(self.port), "-k", str(self.folder)]
         for name, value in self._settings.items():
             command += ["-c", f"{name}={value}"]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, **_as_server_user()
-            )
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder)
         give_up_at = time.monotonic() + STARTS_WITHIN
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > give_up_at:
