@@ -219,7 +219,10 @@ async def release(engine: Engine, held: Held, *, request_timeout: float) -> None
     """Give the lease back; raises `LeaseLost` when it was not held any more.
 
     Belief ends before the request leaves. A "not yours" that follows an attempt of unknown outcome is taken for that
-    attempt's success: the holder's own deadline had not passed when it was sent.
+    attempt's success: the holder's own deadline had not passed when it was sent. If that attempt never arrived, the
+    lease has run out since, which harms nobody, for the work was over. What cannot be told apart: a lease that was
+    released by force, or lost with the engine's data, before the attempt. `LeaseLost` would then be right; but it would
+    be wrong after every answer that was lost, and who must know has a fence.
 
     For a lease that is over already nothing is sent: in a forked child it would end the parent's lease, and elsewhere
     a lock-delay that must follow the loss. The keeper gives back what may be given back.
