@@ -24,6 +24,8 @@ from tests.support.zookeeper_server import running_zookeeper
 
 from leasehold.patterns.idempotency import AsyncRedisKeys, InThreads, RedisKeys, SqlKeys, Store
 
+PATIENT = 120.0
+"""Long enough for a hundred at once on a machine that has other things to do."""
 STORES = ["sqlite", "postgresql", "mysql", "redis"]
 _tables = itertools.count()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.patterns.conftest import PATIENT
 
 from leasehold import FailedBefore, InProgress, KeyReused, Misuse, Quarantined, StaleToken
 from leasehold.patterns.idempotency import (
@@ -58,9 +60,22 @@ def test_the_second_caller_gets_the_result_of_the_first(keys: Idempotency) -> No
 def test_a_hundred_callers_at_once_and_one_execution(keys: Idempotency) -> None:
     charge = Counted(seconds=0.3)
     with ThreadPoolExecutor(100) as pool:
-        results = list(pool.map(lambda _: keys.once("order-1", charge, payload={"amount": 10}, wait=20), range(100)))
+        results = list(
+            pool.map(lambda _: keys.once("order-1", charge, payload={"amount": 10}, wait=PATIENT), range(100))
+        )
     assert charge.runs == 1
     assert all(result == results[0] for result in results)
+
+
+def test_a_result_is_given_again_while_others_write_to_the_file(tmp_path: Path) -> None:
+    store = SqlKeys(tmp_path / "app.db")
+    store.create()
+    keys = Idempotency(store, scope="payments")
+    assert keys.once("order-1", lambda _run: "paid") == "paid"
+    with contextlib.closing(sqlite3.connect(tmp_path / "app.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert keys.once("order-1", lambda _run: pytest.fail("it was done before")) == "paid"
+    store.close()
 
 
 def test_who_does_not_wait_is_told_that_it_is_under_way(keys: Idempotency) -> None:
@@ -326,8 +341,8 @@ def test_a_killed_process_is_followed(tmp_path: Path) -> None:
     assert process.stdout is not None
     token = int(process.stdout.readline().split()[1])
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=20)
-    assert Idempotency(store, scope="s").once("job", lambda run: run.token, wait=20) > token
+    process.communicate(timeout=PATIENT)
+    assert Idempotency(store, scope="s").once("job", lambda run: run.token, wait=PATIENT) > token
     store.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import asyncmy
 import psycopg
 import pytest
-from tests.patterns.conftest import async_store_of, store_of
+from tests.patterns.conftest import PATIENT, async_store_of, store_of
 from tests.support.mariadb_server import PASSWORD
 
 from leasehold import KeyReused, StaleToken
@@ -31,7 +31,7 @@ def test_async_callers_at_once_and_one_execution(store: Store) -> None:
             await run.renew()
             return run.token
 
-        results = await asyncio.gather(*(keys.once("order-1", charge, payload=1, wait=20) for _ in range(50)))
+        results = await asyncio.gather(*(keys.once("order-1", charge, payload=1, wait=PATIENT) for _ in range(50)))
         assert set(results) == set(runs)
         assert len(runs) == 1
         with pytest.raises(KeyReused):
@@ -99,7 +99,7 @@ def test_an_async_result_commits_with_the_callers_own_transaction(
         try:
             await keys.once("order-1", pay)
         except KeyboardInterrupt:
-            assert await keys.once("order-1", pay, wait=10) == "paid"
+            assert await keys.once("order-1", pay, wait=PATIENT) == "paid"
         assert await keys.once("order-1", pay) == "paid"
         assert len(ends) == 2
         closing = own.close()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.patterns.conftest import STORES, async_store_of, store_of
+from tests.patterns.conftest import PATIENT, STORES, async_store_of, store_of
 
 from leasehold import Misuse
 from leasehold.patterns.idempotency import InThreads, SqlKeys, Store
@@ -129,7 +129,7 @@ def wsgi(shop: Shop, store: Store, **rules: Any) -> Iterator[Call]:
     serving.start()
 
     def call(path: str, body: bytes = b"", *, method: str = "POST", query: str = "", **headers: str) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=PATIENT)
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path + (f"?{query}" if query else ""), body, given)
         answer = connection.getresponse()
@@ -172,7 +172,7 @@ def test_the_second_request_gets_the_first_answer_with_its_headers_and_bytes(ser
 
 def test_a_hundred_requests_at_once_and_one_order(serve: Serve, store: SqlKeys) -> None:
     shop = Shop(seconds=0.3)
-    with serve(shop, store, wait=30) as call, ThreadPoolExecutor(100) as pool:
+    with serve(shop, store, wait=PATIENT) as call, ThreadPoolExecutor(100) as pool:
         replies = list(pool.map(lambda _: call("/orders", b"x", idempotency_key="k-1"), range(100)))
     assert shop.orders == 1
     assert {(reply.status, reply.body) for reply in replies} == {(201, replies[0].body)}
@@ -186,7 +186,7 @@ def test_a_hundred_requests_at_once_and_one_order_on_every_store(
     """On SQLite it is the test above."""
     with store_of(kind, request, tmp_path) as store:
         shop = Shop(seconds=0.3)
-        with wsgi(shop, store, wait=30) as call, ThreadPoolExecutor(100) as pool:
+        with wsgi(shop, store, wait=PATIENT) as call, ThreadPoolExecutor(100) as pool:
             replies = list(pool.map(lambda _: call("/orders", b"x", idempotency_key="k-1"), range(100)))
         assert shop.orders == 1
         assert {(reply.status, reply.body) for reply in replies} == {(201, replies[0].body)}
@@ -216,7 +216,7 @@ async def _a_hundred_in_one_loop(store: Any) -> list[tuple[int, bool]]:
         return said[0]["status"], (b"idempotency-replayed", b"true") in said[0]["headers"]
 
     async with async_store_of(store) as keeping:
-        wrapped = AsgiIdempotency(app, keeping, tenant=lambda _scope: "one", wait=30)
+        wrapped = AsgiIdempotency(app, keeping, tenant=lambda _scope: "one", wait=PATIENT)
         return await asyncio.gather(*(ask(wrapped) for _ in range(100)))
 
 

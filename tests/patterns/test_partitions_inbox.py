@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import sqlite3
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,12 +53,17 @@ class Place(NamedTuple):
     connect: Callable[[], Any] | None = None
 
 
-@pytest.fixture
-def isolating_mariadb_server() -> Iterator[MariadbServer]:
+@pytest.fixture(scope="module")
+def strict_mariadb_server() -> Iterator[MariadbServer]:
     """It refuses a statement which waited for a row that was changed meanwhile, as all do since MariaDB 11.6."""
     settings = {"innodb-snapshot-isolation": "ON"}
     with running_mariadb(files=None, **settings) as server:
         yield server
+
+
+def connection_to(server: MariadbServer, **settings: Any) -> Any:
+    address: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "database": "leasehold"}
+    return pymysql.connect(**address, user="leasehold", password=PASSWORD, **settings)
 
 
 def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
@@ -70,11 +77,8 @@ def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place
     if kind in ("postgres", "psycopg2"):
         url, library = request.getfixturevalue("postgres_server").url, psycopg if kind == "postgres" else psycopg2
         on = connect = lambda: library.connect(url)
-    elif kind in ("mariadb", "isolating_mariadb"):
-        port = request.getfixturevalue(f"{kind}_server").port
-        on = connect = lambda: pymysql.connect(
-            host="127.0.0.1", port=port, user="leasehold", password=PASSWORD, database="leasehold"
-        )
+    elif kind == "mariadb":
+        on = connect = partial(connection_to, request.getfixturevalue("mariadb_server"))
     table = f"inbox_{secrets.token_hex(8)}"
 
     def make(**terms: Any) -> SqlInbox:
@@ -288,18 +292,55 @@ def test_of_many_who_put_the_same_at_once_one_does(place: Place) -> None:
     assert [message.payload for message in inbox.take(partition, 7)] == list(range(6))
 
 
-def test_a_step_that_the_server_undid_for_another_begins_again(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    inbox, meet = place_of("isolating_mariadb", request, tmp_path).make(), threading.Barrier(8)
+class Strict:
+    """An inbox on that server, and how many connections it has made: a step that is undone costs one."""
+
+    def __init__(self, server: MariadbServer, request: pytest.FixtureRequest) -> None:
+        self.connections, self.server = 0, server
+        self.settings: dict[str, str] = {}
+        self.inbox = SqlInbox(ORDERS, self._connect, table=f"inbox_{secrets.token_hex(8)}")
+        request.addfinalizer(self.inbox.close)
+        self.inbox.create()
+
+    def _connect(self) -> Any:
+        self.connections += 1
+        return connection_to(self.server, **self.settings)
+
+
+@pytest.fixture
+def strict(strict_mariadb_server: MariadbServer, request: pytest.FixtureRequest) -> Strict:
+    return Strict(strict_mariadb_server, request)
+
+
+def test_of_many_who_put_at_once_none_is_undone(strict: Strict) -> None:
+    meet = threading.Barrier(8)
 
     def put(name: str) -> None:
         meet.wait(PATIENT)
         for step in range(20):
-            inbox.put("a", f"{name}{step}", key=f"{name}{step}")
+            strict.inbox.put("a", f"{name}{step}", key=f"{name}{step}")
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(put, "abcdefgh"))
-    [partition] = inbox.waiting()
-    assert len(inbox.take(partition, 7, most=1000)) == 160
+    [partition] = strict.inbox.waiting()
+    assert len(strict.inbox.take(partition, 7, most=1000)) == 160
+    assert strict.connections <= 8
+
+
+def test_a_step_that_the_server_undid_for_another_begins_again(strict: Strict) -> None:
+    strict.inbox.close()
+    strict.connections, strict.settings = 0, {"init_command": "SET innodb_lock_wait_timeout = 1"}
+    strict.inbox.put("a", 1)
+    with contextlib.closing(connection_to(strict.server)) as other, ThreadPoolExecutor(1) as pool:
+        other.begin()
+        strict.inbox.put_on(other, "a", 2)  # nobody else can put into this partition meanwhile
+        putting = pool.submit(strict.inbox.put, "a", 3)
+        give_up_at = time.monotonic() + PATIENT
+        while strict.connections == 1 and not putting.done() and time.monotonic() < give_up_at:
+            time.sleep(0.05)
+        other.commit()
+        assert putting.result(PATIENT) == 3
+    assert strict.connections > 1, "nothing was undone"
 
 
 def test_a_key_is_forgotten_after_its_time(place: Place) -> None:

@@ -14,6 +14,8 @@ from leasehold.errors import LeaseholdError, Misuse, quoted
 from leasehold.fences.sql_handles import Handle, blocking_handle
 from leasehold.fences.sql_rule import Answer, Ask
 
+PATIENCE: Final = 30.0
+"""How long a SQLite file is waited for that others write to, in seconds."""
 MOST_IDLE: Final = 8
 """Connections that are kept for the next step."""
 _inherited: Final[list[list[Any]]] = []
@@ -75,14 +77,13 @@ def handle_of(connection: Any) -> Handle:
 class Connections:
     """Connections that are used for nothing else, by one thread at a time, and each statement of which stands alone."""
 
-    def __init__(self, on: Path | Callable[[], Any], *, patience: float) -> None:
-        """To a SQLite file, whose lock is waited for `patience` seconds, or whatever `on` connects to."""
+    def __init__(self, on: Path | Callable[[], Any]) -> None:
+        """To a SQLite file, or whatever `on` connects to."""
         if not callable(on) and not isinstance(on, Path):
             raise Misuse(f"give the pathlib.Path of a SQLite file, or a function that connects, not {quoted(on)}")
         self.connect = on if callable(on) else functools.partial(sqlite3.connect, on, check_same_thread=False)
         # Those of sqlite3 that somebody else makes are by default for the thread only that made them.
         self._shares_sqlite = not callable(on)
-        self._patience = patience
         self._idle: list[Any] = []
         self._process = os.getpid()
 
@@ -127,8 +128,13 @@ class Connections:
         """Let every statement be a transaction of its own unless one is begun, in the way of each library."""
         if isinstance(connection, sqlite3.Connection):
             connection.isolation_level = None
-            connection.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
+            connection.execute(f"PRAGMA busy_timeout = {int(PATIENCE * 1000)}")
         elif callable(getattr(connection, "autocommit", None)):
             connection.autocommit(True)
         elif hasattr(connection, "autocommit"):
             connection.autocommit = True
+        handle = handle_of(connection)
+        if handle.dialect == "mysql":
+            # The default of PostgreSQL. At MySQL's own, MariaDB refuses since 11.6 a statement that waited for a row
+            # which was changed meanwhile: of many who come at once, somebody would begin again and again in vain.
+            handle.ask(Ask("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", {}))

@@ -23,8 +23,6 @@ from leasehold.patterns.notes import Note, NoteSql
 T = TypeVar("T")
 Steps = Generator[Ask, Answer, T]
 
-PATIENCE: Final = 5.0
-"""How long a SQLite file is waited for that others write to, in seconds."""
 _GREATEST: Final = {"sqlite": "max", "postgresql": "greatest", "mysql": "greatest"}
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -80,17 +78,16 @@ class Sql:
         return float(answer.rows[0][0]) / 1e6
 
     def claim(self, claim: Claim) -> Steps[Record]:
-        """Insert, or take over, or leave as it is."""
+        """Insert, or take over, or leave as it is; whoever waits for a result, or gets one again, only reads."""
         values: dict[str, object] = {
             **claim._asdict(),
             "id": claim.id,
             "lease": int(claim.lease * 1_000_000),
             "keep": int(claim.keep * 1_000_000),
         }
-        yield Ask(self._insert, values)
         while True:
             answer = yield Ask(self._select, {"id": claim.id})
-            if not answer.rows:  # swept away in between
+            if not answer.rows:  # never there, or swept away in between
                 yield Ask(self._insert, values)
                 continue
             record, is_old = _record(answer.rows[0])
@@ -148,7 +145,7 @@ class SqlKeys:
     """
 
     def __init__(self, on: Path | Callable[[], Any], *, table: str = "leasehold_key") -> None:
-        self.connections = Connections(on, patience=PATIENCE)
+        self.connections = Connections(on)
         self._table = check_table(table)
 
     def create(self) -> None:

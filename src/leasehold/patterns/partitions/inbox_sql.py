@@ -27,7 +27,7 @@ from leasehold.fences.sql_rule import Answer, Ask, check_identifier
 from leasehold.fences.sqlite import SqliteFence
 from leasehold.fences.steps import drive
 from leasehold.names import check_wait
-from leasehold.patterns.databases import Connections, handle_of
+from leasehold.patterns.databases import PATIENCE, Connections, handle_of
 from leasehold.patterns.dialects import INSERT, LOCKING, TEXT, UNLESS_THERE, clock
 from leasehold.patterns.optimistic import is_conflict
 from leasehold.patterns.partitions.bells import Bell, Ring, hear_postgres, keep_listening
@@ -48,10 +48,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Steps = Generator[Ask, Answer, T]
 
-PATIENCE: Final = 30.0
-"""How long a SQLite file is waited for that others write to, in seconds."""
-UNDONE_FOR: Final = 5.0
-"""For so long a step that the server undid for the sake of another is begun again, in seconds."""
 LONGEST_PAUSE: Final = 0.05
 _MESSAGES: Final = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -74,12 +70,12 @@ def _begun_again(step: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(step)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        give_up_at = time.monotonic() + UNDONE_FOR
+        give_up_at = time.monotonic() + PATIENCE
         while True:
             try:
                 return step(*args, **kwargs)
             except Exception as error:
-                # A SQLite file was waited for already.
+                # A SQLite file was waited for already, for as long.
                 if isinstance(error, sqlite3.Error) or not is_conflict(error) or time.monotonic() > give_up_at:
                     raise
             time.sleep(random.random() * LONGEST_PAUSE)
@@ -228,7 +224,7 @@ class SqlInbox:
 
         Keys are known for `remember` seconds at least, and until the next `sweep`.
         """
-        self._connections = Connections(on, patience=PATIENCE)
+        self._connections = Connections(on)
         self._entities, self._table = entities, check_identifier(table, what="table")
         self._most_waiting, self._most_tries = most_waiting, most_tries
         self._remember = int(check_wait(remember, what="remember") * 1000)
