@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import pytest
 from tests.engines.redis_help import WORLDS, family_at, want
+from tests.support.liar import changed
 
 from leasehold.core.engine import Busy, Grant, Incumbent, Renewal, Want
 from leasehold.core.worlds import run_blocking
@@ -82,6 +83,7 @@ WRONG_TYPES = (
         b"\x00" * 100,
     ),
 )
+SNIPPETS = (b"\r\n", b"9", b"-", b":1\r\n", b"$3\r\n", b"*2\r\n", b"-ERR x\r\n")
 
 
 def attacks(right: bytes, seed: int) -> Iterator[bytes]:
@@ -90,21 +92,8 @@ def attacks(right: bytes, seed: int) -> Iterator[bytes]:
     yield from WRONG_TYPES
     yield from (right[:cut] for cut in range(len(right)))
     while True:
-        mutant = bytearray(right)
-        for _ in range(chance.randint(1, 4)):
-            at = chance.randrange(len(mutant) + 1)
-            match chance.randrange(5):
-                case 0:
-                    mutant[at : at + 1] = bytes([chance.randrange(256)])
-                case 1:
-                    mutant[at:at] = chance.choice([b"\r\n", b"9", b"-", b":1\r\n", b"$3\r\n", b"*2\r\n", b"-ERR x\r\n"])
-                case 2:
-                    del mutant[at : at + chance.randint(1, 8)]
-                case 3:
-                    mutant[at:at] = mutant[: chance.randint(0, 20)]
-                case _:
-                    mutant = bytearray(chance.choice(WRONG_TYPES)) + mutant
-        yield bytes(mutant)
+        mutant = changed(right, chance, SNIPPETS)
+        yield mutant if chance.randrange(5) else chance.choice(WRONG_TYPES) + mutant
 
 
 def operations(engine: RedisEngine) -> dict[str, Callable[[], Coroutine[Any, Any, Any]]]:

@@ -10,7 +10,7 @@ import random
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -31,6 +31,7 @@ ALIEN = (
     *(b"\x08\x01", b"\x12\x02\x08\x01", b"\x10\x01", b"\x0a\0"),
 )
 """What belongs to other protocols, or to other moments of this one."""
+SNIPPETS = (b"\r\n", b"9", b"-", b"\0", b"\xff", b"\x01", b"\0\0\0\x04")
 MEMORY = 64
 
 
@@ -59,13 +60,14 @@ def spoil(right: bytes, earlier: list[bytes], chance: random.Random) -> Spoiled:
         case 5:
             return Spoiled(chance.choice(earlier) + right if earlier else right * 2, "earlier before")
         case 6:
-            return Spoiled(_changed(right, chance), "bytes")
+            return Spoiled(changed(right, chance), "bytes")
         case _:
             at, word = chance.randrange(len(right) + 1), chance.choice([b"\0" * 4, b"\xff" * 4, b"\x7f\xff\xff\xff"])
             return Spoiled(right[:at] + word + right[at + len(word) :], "bytes")
 
 
-def _changed(right: bytes, chance: random.Random) -> bytes:
+def changed(right: bytes, chance: random.Random, snippets: Sequence[bytes] = SNIPPETS) -> bytes:
+    """Change, remove or repeat some bytes, or put one of the snippets between them: in one to four places."""
     mutant = bytearray(right)
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(mutant) + 1)
@@ -73,7 +75,7 @@ def _changed(right: bytes, chance: random.Random) -> bytes:
             case 0:
                 mutant[at : at + 1] = bytes([chance.randrange(256)])
             case 1:
-                mutant[at:at] = chance.choice([b"\r\n", b"9", b"-", b"\0", b"\xff", b"\x01", b"\0\0\0\x04"])
+                mutant[at:at] = chance.choice(snippets)
             case 2:
                 del mutant[at : at + chance.randint(1, 8)]
             case _:

@@ -211,7 +211,7 @@ class RedisEngine:
         namespace = self._family.namespace
         reply = await self._ask(command("SCAN", cursor, "MATCH", pattern_of(namespace), "COUNT", KEYS_AT_A_TIME), until)
         match reply:
-            case [bytes() as following, list(keys)]:
+            case [bytes() as following, list(keys)] if following.isdigit():
                 found = (name_in(key, namespace) for key in keys if isinstance(key, bytes))
                 return list(dict.fromkeys(name for name in found if name is not None)), following.decode("ascii")
             case _:
