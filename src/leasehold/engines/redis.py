@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -369,8 +370,14 @@ def _busy(reply: Any) -> Busy | None:
         case [int(ask_again), bytes(token), int(beat), int(lasts), bytes(about)] if (
             0 < ask_again <= LONGEST_ASK_AGAIN and token.isdigit() and len(token) <= 16 and beat >= 0 and lasts >= 0
         ):
-            return Busy(ask_again / 1e6, Incumbent(int(token), beat, lasts / 1e6, about.decode("utf-8", "replace")))
+            return Busy(ask_again / 1e6, _incumbent(token, beat, lasts, about))
     return None
+
+
+@functools.lru_cache(maxsize=64)
+def _incumbent(token: bytes, beat: int, lasts: int, about: bytes) -> Incumbent:
+    """Who holds the name; thousands of tasks that wait for it keep one answer between them."""
+    return Incumbent(int(token), beat, lasts / 1e6, about.decode("utf-8", "replace"))
 
 
 def _says(reply: Any, code: str) -> bool:
