@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 from tests.engines.postgres_help import assert_hidden, eventually, fresh_namespace, soon, want
 from tests.support.pgbouncer import running_pgbouncer
 from tests.support.postgres_server import PostgresServer
 
-from leasehold import Capability, EngineError, Leasehold, LeaseLost, NotSupported
-from leasehold.core.engine import Busy, Grant
+from leasehold import Capability, EngineError, Leasehold, LeaseLost, NotSupported, OutcomeUnknown
+from leasehold.core.engine import Busy, Grant, Renewal
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.postgres_session import PostgresSessionFamily, key_of
 from leasehold.wires.postgres_target import target_from_url
@@ -137,6 +140,77 @@ def test_the_server_hands_it_to_who_waits(url: str, postgres_server: PostgresSer
             assert status.waiters[0].about.startswith("waiting@")
         waiter.join(20)
         assert got[0] > lease.token
+
+
+@contextlib.contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """The server's processes of some connections stand still."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_lost_connection_is_told_of_while_the_answer_of_another_is_awaited(
+    url: str, postgres_server: PostgresServer
+) -> None:
+    """Heartbeats go out together, and their answers are fetched one after the other."""
+    a, b = "a" * 32, "b" * 32
+    family = PostgresSessionFamily(target_from_url(url), fresh_namespace(), "test")
+
+    async def lose_one() -> None:
+        engine, told = family.asyncio(), list[str]()
+        engine.when_lost(told.append)
+        leases = []
+        for name, holder in (("one", a), ("two", b)):
+            grant = await engine.take(want(name, holder, ttl=60.0), until=soon(engine))
+            assert isinstance(grant, Grant)
+            leases.append(Renewal(name, holder, grant.token, 60.0))
+        pins = [pin for pin in map(family.pins.get, (a, b)) if pin]
+        with stopped(pins[0].pid):
+            with stopped(pins[1].pid):
+                renewing = asyncio.create_task(engine.renew(leases, until=soon(engine, 40.0)))
+                await asyncio.to_thread(eventually, lambda: all(pin.posted for pin in pins))
+                assert postgres_server.sql("SELECT pg_terminate_backend(%s)", pins[1].pid) == [(True,)]
+            await asyncio.to_thread(eventually, lambda: bool(told), within=20.0)
+            assert told == [b]
+            assert not renewing.done()
+        assert await renewing == [True, False]
+        assert await engine.release("one", a, until=soon(engine))
+        await engine.close()
+
+    asyncio.run(lose_one())
+
+
+def test_a_connection_that_does_not_answer_is_not_asked_again_and_again(url: str) -> None:
+    """The lock came while its holder waited, and then its connection was silent for a TTL: a new one finds out more."""
+    a, b = "a" * 32, "b" * 32
+    family = PostgresSessionFamily(target_from_url(url), fresh_namespace(), "test")
+    engine = family.blocking()
+    assert isinstance(run_blocking(engine.take(want("n", a), until=soon(engine))), Grant)
+    waiter = threading.Thread(target=lambda: run_blocking(engine.wait(want("n", b, ttl=6.0), soon(engine, 30.0))))
+    waiter.start()
+    eventually(lambda: bool((status := run_blocking(engine.status("n", until=soon(engine)))) and status.waiters))
+    run_blocking(engine.release("n", a, until=soon(engine)))
+    waiter.join(30)
+    pin = family.pins.get(b)
+    assert pin is not None
+
+    def is_busy() -> bool:
+        with contextlib.suppress(OutcomeUnknown):
+            return isinstance(run_blocking(engine.take(want("n", b, ttl=6.0), until=soon(engine, 0.5))), Busy)
+        return False
+
+    with stopped(pin.pid):
+        with pytest.raises(OutcomeUnknown):
+            run_blocking(engine.take(want("n", b, ttl=6.0), until=soon(engine, 1.0)))
+        eventually(is_busy, within=40.0)
+    eventually(lambda: isinstance(run_blocking(engine.take(want("n", b), until=soon(engine))), Grant))
+    assert run_blocking(engine.release("n", b, until=soon(engine)))
+    run_blocking(engine.close())
 
 
 def test_two_names_of_one_key_are_refused_and_not_confused(postgres_server: PostgresServer) -> None:

@@ -11,6 +11,7 @@ from leasehold.sim.history import (
     Began,
     Broke,
     Calm,
+    Deafened,
     Done,
     Ended,
     Event,
@@ -87,6 +88,21 @@ def test_two_who_believe(kinds: tuple[str, ...]) -> None:
     both = [*lease("A.1", 1.0, 3.0, token=1), *lease("B.1", 2.0, 4.0, token=2)]
     assert "exclusion" in condemned(*both, kinds=kinds)
     assert condemned(*both, kinds=(*kinds, "forward")) == [], "no lease can bear that"
+
+
+def test_who_hears_late_of_a_lock_that_its_connection_has_lost() -> None:
+    """That is the business of other judges."""
+    late: list[Event] = [
+        began(0.5, "A.1"),
+        Granted(0.6, "a", "A.1", 1, "exclusive"),
+        Freed(0.9, "a", "A.1", "broken", 0.0),
+        Got(1.2, "A1", "A.1", "a", 1, 1.5),
+        Ended(1.3, "A1", "A.1", RELEASED),
+        Done(1.3, "A1", "A.1", "released"),
+    ]
+    assert condemned(*lease("B.1", 1.0, 2.0, token=2), *late, kinds=("half",)) == []
+    unbroken = [event for event in late if not isinstance(event, Freed)]
+    assert condemned(*lease("B.1", 1.0, 2.0, token=2), *unbroken, kinds=("half",)) == ["exclusion"]
 
 
 def test_readers_may_believe_together_but_not_with_a_writer() -> None:
@@ -184,6 +200,12 @@ def test_a_name_must_not_lie_idle_while_it_is_waited_for() -> None:
     assert condemned(*events, kinds=("loss",)) == ["liveness"]
 
 
+@pytest.mark.parametrize(("served", "verdict"), [(930.0, []), (950.0, ["liveness"])])
+def test_who_is_lost_by_the_server_queues_anew(served: float, verdict: list[str]) -> None:
+    events = [began(901.0, "A.1", wait=60.0), *lease("A.1", served, served + 1.0, token=1)[1:]]
+    assert condemned(*events, Deafened(902.0, "A", "A.1"), kinds=("loss", "half")) == verdict
+
+
 def test_nobody_is_refused_because_of_itself() -> None:
     assert condemned(*lease("A.1", 1.0, 2.0, token=1), Refused(1.5, "a", "A.1")) == ["liveness"]
     assert condemned(*lease("A.1", 1.0, 2.0, token=1), Refused(1.5, "a", "B.1")) == []
@@ -203,6 +225,7 @@ def test_in_good_weather_nothing_is_left_for_a_second() -> None:
     assert condemned(*interrupted, Freed(1.4, "a", "A.1", "released", 0.0)) == []
     assert condemned(*interrupted, late) == ["leftovers"]
     assert condemned(*interrupted, late, kinds=("loss",)) == []
+    assert condemned(*interrupted[:2], Granted(3.0, "a", "A.1", 1, "exclusive"), late) == []
     queued: list[Event] = [began(1.0, "A.1"), Queued(1.1, "a", "A.1"), NotGot(2.0, "A1", "A.1", "NotAcquired")]
     assert condemned(*queued, Unqueued(2.1, "a", "A.1", "released")) == []
     assert condemned(*queued, Unqueued(3.5, "a", "A.1", "lapsed")) == ["leftovers"]

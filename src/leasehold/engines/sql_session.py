@@ -19,7 +19,7 @@ from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from leasehold.keeping import log
 from leasehold.wires.sockets import BlockingSockets, Sockets
 from leasehold.wires.sockets_asyncio import AsyncSockets
-from leasehold.wires.sql_pins import KeyT, Line, Pin, Pins
+from leasehold.wires.sql_pins import Heartbeat, KeyT, Line, Pin, Pins
 from leasehold.wires.sql_table import Request, Row, Statement, Value
 
 SLICE: Final = 30.0
@@ -51,6 +51,7 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         self._pins, self._sockets, self._statements = family.pins, sockets, family.statements
         self._key_of, self._namespace, self._address = family.key_of, family.namespace, family.facts.address
         self._looking: asyncio.Task[None] | None = None
+        self._tell: Callable[[str], object] = lambda _holder: None
         self._takes_until_sweep = 1 + int(self.world.chance() * SWEEP_EVERY)
 
     def _request(self, what: str, *values: Value) -> Request:
@@ -94,15 +95,12 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
     ) -> Grant | Busy:
         """Take the lock and mint its token in one round trip, or say who has it."""
         pin = self._pins.get(want.holder)
-        if pin is not None and pin.token and await self._prove(pin, want.ttl, until):
-            return Grant(pin.token)
-        self._takes_until_sweep -= 1
-        if self._takes_until_sweep <= 0:
-            self._takes_until_sweep = SWEEP_EVERY
-            try:
-                await self._sweep(until)
-            except EngineError as error:
-                log().debug("names that nobody uses could not be swept: %s", error)
+        if pin is not None and pin.token:
+            if pin.posted is not None and self.world.now() > pin.posted.sent_at + pin.posted.ttl:
+                self._pins.unpin(pin, clean=False)  # without an answer for a whole TTL: it is not asked for ever
+            elif await self._prove(pin, want.ttl, until):
+                return Grant(pin.token)
+        await self._sweep_now_and_then(until)
         pin = await self._pins.pin(want.holder, self._key_of(self._namespace, want.name), self._sockets, until)
         until = max(until, self.world.now() + SHORTEST_REQUEST)
         with self._pins.closed_on_error(pin):
@@ -111,6 +109,17 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
             return Grant(pin.token)
         self._pins.unpin(pin, clean=True)
         return busy
+
+    async def _sweep_now_and_then(self, until: float) -> None:
+        self._takes_until_sweep -= 1
+        # Who is in a hurry leaves it to the next: the one connection that may take longer is not for this.
+        if self._takes_until_sweep > 0 or self.world.now() + SHORTEST_OPENING > until:
+            return
+        self._takes_until_sweep = SWEEP_EVERY
+        try:
+            await self._sweep(until)
+        except EngineError as error:
+            log().debug("names that nobody uses could not be swept: %s", error)
 
     async def _prove(self, pin: Pin[KeyT], ttl: float, until: float) -> bool:
         """Whether a wait has brought the lock, or an answer that came too late.
@@ -160,46 +169,76 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
             if self._pins.get(lease.holder) is not pin:
                 return False  # it was given back meanwhile, and the connection may serve another lease by now
             pin.ttl = max(pin.ttl, lease.ttl)
-            kept = await self._beat(pin, began_at, until)
+            kept = await self._beat(pin, lease.ttl, began_at, until)
         except ConnectionError:
             kept = False
         finally:
             pin.free()
         if kept is False:
-            self._pins.unpin(pin, clean=False)
+            self._give_up(pin)
         return kept
 
-    async def _beat(self, pin: Pin[KeyT], began_at: float, until: float) -> bool | None:
-        while True:
-            if pin.posted_at is None:
+    def _give_up(self, pin: Pin[KeyT]) -> None:
+        """Close a connection that was lost, and tell its holder now: the answers to others may be long in coming."""
+        self._pins.unpin(pin, clean=False)
+        self._tell(pin.holder)
+
+    async def _beat(self, pin: Pin[KeyT], ttl: float, began_at: float, until: float) -> bool | None:
+        """Whether a heartbeat for this TTL, sent since `began_at`, found the lock held: an older one proves nothing."""
+        while pin.proved.sent_at < began_at or pin.proved.ttl < ttl:
+            if pin.posted is None:
+                sent_at = self.world.now()
                 pin.line.post(self._heartbeat(pin))
-                pin.posted_at = self.world.now()
-            posted_at = pin.posted_at
-            kept = await self._fetch(pin, until)
-            if not kept or posted_at >= began_at:
-                return kept
-            # That one was sent earlier, and proves nothing about now.
+                pin.posted = Heartbeat(sent_at, pin.ttl)
+            heard = await self._fetch(pin, until)
+            if not heard:
+                return heard
+        return True
 
     async def _fetch(self, pin: Pin[KeyT], until: float) -> bool | None:
         """The answer to a heartbeat, if one is under way; None when it has not come. Raises `ConnectionError`."""
-        if pin.posted_at is None:
+        if pin.posted is None:
             return True
         answer = await pin.line.answer(until)
         if answer is None:
             return None
-        pin.posted_at = None
-        return bool(answer and answer[0][0] == pin.pid)
+        held = bool(answer and answer[0][0] == pin.pid)
+        if held:
+            pin.proved = pin.posted
+        pin.posted = None
+        return held
 
     def when_lost(self, tell: Callable[[str], object]) -> None:
         """Have `tell` called with each holder whose connection the server has closed."""
         self._looking = asyncio.get_running_loop().create_task(self._look_for_losses(tell))
 
     async def _look_for_losses(self, tell: Callable[[str], object]) -> None:
+        self._tell = tell
         while True:
             await self.world.sleep(LOOK_EVERY)
-            for pin in self._pins.broken():
-                self._pins.unpin(pin, clean=False)
-                tell(pin.holder)
+            for pin in self._pins.all:
+                if pin.token:
+                    await self._look(pin)
+
+    async def _look(self, pin: Pin[KeyT]) -> None:
+        """Give a connection up if the server has hung up, as far as can be seen without waiting.
+
+        Also one whose heartbeat is under way: the keeper fetches the answers one after the other, and may be waiting
+        for that of another lease.
+        """
+        now = self.world.now()
+        if not await pin.claim(self._sockets, now):
+            return  # it is in use, and its user will find out
+        try:
+            if self._pins.get(pin.holder) is not pin:
+                return
+            lost = not pin.line.is_usable() if pin.posted is None else await self._fetch(pin, now) is False
+        except ConnectionError:
+            lost = True
+        finally:
+            pin.free()
+        if lost:
+            self._give_up(pin)
 
     # Giving back
 

@@ -88,6 +88,14 @@ class Noticed(NamedTuple):
     token: int
 
 
+class Deafened(NamedTuple):
+    """The server has lost the connection by which somebody waits, and its process cannot see that."""
+
+    at: float
+    who: str
+    holder: str
+
+
 class Done(NamedTuple):
     """The worker is through with a lease: its release returned, or failed."""
 
@@ -201,8 +209,8 @@ class Left(NamedTuple):
 
 
 Event = (
-    Began | Got | NotGot | Moved | Ended | Told | Noticed | Done | Granted | Refused | Freed | Queued | Unqueued
-    | Touched | Fault | Calm | Broke | Left
+    Began | Got | NotGot | Moved | Ended | Told | Noticed | Deafened | Done | Granted | Refused | Freed | Queued
+    | Unqueued | Touched | Fault | Calm | Broke | Left
 )  # fmt: skip
 
 

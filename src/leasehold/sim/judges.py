@@ -72,7 +72,7 @@ def exclusion(record: Record) -> Verdict:
         standing: list[Belief] = []
         for belief in sorted((one for one in record.beliefs if one.name == name), key=lambda one: one.since):
             standing = [one for one in standing if one.until > belief.since + TINY]
-            if belief.until <= belief.since:
+            if belief.until <= belief.since or record.broke_off(belief, belief.since):
                 continue
             for other in standing:
                 if not record.broke_off(other, belief.since) and not _compatible(belief.mode, other.mode):
@@ -309,7 +309,8 @@ def leftovers(record: Record) -> Verdict:
     """Nothing is left behind: no seat, no place in a queue, no lease in a keeper, when all is over.
 
     In quiet histories also soon: what an attempt had, or a lease that ended, is gone from the server within a second
-    (not claimed with a lock-delay, since then a lost lease has to run out there).
+    (not claimed with a lock-delay, since then a lost lease has to run out there). A server that looks only now and then
+    whether its waiters are still there may give a seat to one that left, and takes it back in the same breath.
     """
     for left in record.of(Left):
         yield Violation(
@@ -319,11 +320,12 @@ def leftovers(record: Record) -> Verdict:
         return
     gone = {(event.name, event.holder): event for event in record.of(Freed)}
     unqueued = {(event.name, event.holder): event for event in record.of(Unqueued)}
-    granted = {(event.name, event.holder) for event in record.of(Granted)}
+    granted = {(event.name, event.holder): event for event in record.of(Granted)}
     queued = record.places
     for attempt in record.attempts:
         key, soon = (attempt.began.name, attempt.began.holder), attempt.finished + 1.0
-        if key in granted and not attempt.began.delay and (key not in gone or gone[key].at > soon):
+        latest = max(soon, granted[key].at) if key in granted else soon
+        if key in granted and not attempt.began.delay and (key not in gone or gone[key].at > latest):
             yield Violation("leftovers", soon, f"the seat of {key[1]} is still there though it is over", (key[1],))
         if key in queued and (key not in unqueued or unqueued[key].at > soon):
             yield Violation("leftovers", soon, f"the place of {key[1]} is still there though it is over", (key[1],))

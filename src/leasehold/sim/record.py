@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TypeVar, cast
 
+from leasehold.engines.sql_session import SLICE
 from leasehold.sim.history import (
     Began,
     Calm,
+    Deafened,
     Done,
     Ended,
     Event,
@@ -194,12 +196,22 @@ class Record:
         return longest
 
     def gone_before(self, holder: str, name: str) -> int:
-        """How many stood before it in the queue when it came, and have gone without being served."""
+        """How many stood before it in the queue when it came, and have gone from there without being served.
+
+        Also one that was served later, unless it had come to the head, for the head is told: the others do not know
+        that they have moved up, and may let their turns go by.
+        """
         came = {event.holder: event.at for event in self.of(Queued) if event.name == name}
-        left = {event.holder: event.at for event in self.of(Unqueued) if event.name == name}
-        since = came.get(holder, self.ended_at)
-        unserved = {attempt.began.holder for attempt in self.attempts if attempt.token is None}
-        return sum(at < since <= left.get(other, self.ended_at) for other, at in came.items() if other in unserved)
+        left = dict.fromkeys(came, self.ended_at)
+        left |= {event.holder: event.at for event in self.of(Unqueued) if event.name == name}
+        got = {attempt.began.holder for attempt in self.attempts if attempt.token is not None}
+        served = {event.holder: event.at for event in self.of(Granted) if event.name == name and event.holder in got}
+        since, went = came.get(holder, self.ended_at), 0
+        for other, at in came.items():
+            if at < since <= left[other] < served.get(other, float("inf")):
+                behind = any(came[one] < at and left[one] >= left[other] for one in came)
+                went += behind or other not in served
+        return went
 
     def _seats(self, name: str) -> Iterator[tuple[float, int, int]]:
         """From when to when the server kept it for somebody: a proxy lets the dead wait on, and have their turn."""
@@ -211,8 +223,20 @@ class Record:
                 yield since.pop(event.holder), 0, 1
                 yield event.at, 0, -1
 
+    def _heard(self, holder: str, since: float, until: float) -> Iterator[tuple[float, float]]:
+        """When the server could know that it waits.
+
+        Who stands in the server's queue by a connection that the server has lost is nowhere in it, and does not know
+        that until it queues anew: it does so every so often for no other reason.
+        """
+        for event in self.of(Deafened):
+            if event.holder == holder and since <= event.at < until:
+                yield since, event.at
+                since = min(event.at + SLICE * self.slowest, until)
+        yield since, until
+
     def idle(self, name: str) -> Iterator[tuple[float, float]]:
-        """When, since the calm, somebody waited for the name and nobody believed to hold it."""
+        """When, since the calm, somebody waited whom the server could know of, and nobody believed to hold the name."""
         changes: list[tuple[float, int, int]] = []
         granted = {event.holder: event.at for event in self.of(Granted) if event.name == name}
         for attempt in self.attempts:
@@ -220,7 +244,8 @@ class Record:
                 continue
             since, until, holder = attempt.began.at, min(attempt.answered, self.ended_at), attempt.began.holder
             if not attempt.began.together:
-                changes += ((since, 1, 0), (until, -1, 0))
+                for heard_since, heard_until in self._heard(holder, since, until):
+                    changes += ((heard_since, 1, 0), (heard_until, -1, 0))
             elif holder in granted:
                 # Together with others: whoever has this one already keeps it while it waits for the next.
                 changes += ((granted[holder], 0, 1), (max(until, granted[holder]), 0, -1))

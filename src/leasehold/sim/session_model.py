@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from math import inf
 from typing import Any, Protocol
 
 from leasehold.wires.sql_table import Request, Row
@@ -19,9 +20,9 @@ Key = Hashable
 class Waits(Exception):
     """A lock is held by another connection; the statement waits for it, for so many seconds at most."""
 
-    def __init__(self, key: Key, patience: float) -> None:
+    def __init__(self, key: Key, patience: float, about: str) -> None:
         super().__init__(key)
-        self.key, self.patience = key, patience
+        self.key, self.patience, self.about = key, patience, about
 
 
 class TimeIsUp(Exception):
@@ -36,7 +37,7 @@ class Connection(Protocol):
     silence: float
     """After how long without a word the server ends it; 0: never."""
     patience: float
-    """For how long a statement of it waits for a lock, where that is a setting."""
+    """For how long a statement of it waits for a lock, where that is a setting; 0: for as long as it takes."""
     in_vain: bool
     """Whether the statement has waited as long as it may."""
 
@@ -137,7 +138,7 @@ class PostgresSessions(Sessions):
         if connection.in_vain:
             raise TimeIsUp
         if not self.lock(connection, values[0]):
-            raise Waits(values[0], connection.patience)
+            raise Waits(values[0], connection.patience or inf, values[4])
         return self._locked(connection, True, values)
 
     def _patience(self, connection: Connection, milliseconds: str, about: str, silence: str) -> list[Row]:
@@ -169,7 +170,7 @@ class MysqlSessions(Sessions):
         key, milliseconds, namespace, name, _, seconds, about = values
         got = self.lock(connection, key)
         if not got and milliseconds and not connection.in_vain:
-            raise Waits(key, milliseconds / 1000)
+            raise Waits(key, milliseconds / 1000, about)
         minted = 0
         if self.holders.get(key) is connection:
             row = self.rows.setdefault((namespace, name), Token(namespace, name))

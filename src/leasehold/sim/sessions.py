@@ -10,12 +10,13 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from typing import Any, Final, cast
 
 from leasehold.engines.mysql_session import EARLY, MysqlSessionEngine, MysqlSessionFamily
 from leasehold.engines.postgres_session import PostgresSessionEngine, PostgresSessionFamily, key_of
 from leasehold.engines.sql_session import SHORTEST_OPENING, SHORTEST_REQUEST
-from leasehold.sim.history import Event, Freed, Granted, Left, Noticed
+from leasehold.sim.history import Deafened, Event, Freed, Granted, Left, Noticed
 from leasehold.sim.network import Link, Network
 from leasehold.sim.server import FIRST_SECOND
 from leasehold.sim.session_model import Key, MysqlSessions, PostgresSessions, Sessions, TimeIsUp, Token, Waits
@@ -47,13 +48,18 @@ class SessionBackend:
         self.in_vain = self.is_over = self.is_mute = self._is_left = False
         self.names: dict[Key, tuple[str, str]] = {}
         """Name and holder of each lock that it was granted with a token."""
+        self._settings = (self.silence, self.patience)
+        """As they were before what it is asked for now: a transaction that fails takes its settings back."""
         self._asked: list[Request] = []
         self._answers: list[list[Row]] = []
         self._turn = 0
         self.waits_until: float | None = None
+        self.whose = ""
+        """Who waits, while it does."""
 
     def ask(self, requests: Sequence[Request]) -> None:
-        """Carry out statements one after the other."""
+        """Carry out statements one after the other, all in one transaction."""
+        self._settings = (self.silence, self.patience)
         self._asked, self._answers = list(requests), []
         self.go_on()
 
@@ -65,9 +71,11 @@ class SessionBackend:
             try:
                 rows = self._site.server.carry_out(self, self._asked[0])
             except Waits as waits:
+                self.whose = waits.about
                 self.waits_until = self._site.scheduler.now + waits.patience / self._site.rate
                 self._site.queue(waits.key, self)
-                self._site.later(waits.patience, partial(self._time_is_up, self._turn))
+                if waits.patience < inf:
+                    self._site.later(waits.patience, partial(self._time_is_up, self._turn))
                 return
             except TimeIsUp:
                 self.refuse()
@@ -78,8 +86,9 @@ class SessionBackend:
         self._rest(self._answers)
 
     def refuse(self) -> None:
-        """Fail what it was asked for; a lock that it got meanwhile stays."""
+        """Fail what it was asked for; a lock that it got meanwhile stays, and what it has set does not."""
         self._asked, self.in_vain, self.waits_until = [], False, None
+        self.silence, self.patience = self._settings
         self._turn += 1
         self._rest(REFUSED)
 
@@ -236,8 +245,10 @@ class SessionSite(Site):
         for backend in self._backends.get(link, ()):
             if self.proxied:
                 backend.end("broken")
-            else:
-                backend.is_mute = True
+                continue
+            backend.is_mute = True
+            if backend.waits_until is not None and not backend.is_over:
+                self.events.append(Deafened(self.scheduler.now, link.process.label, backend.whose))
         self.hung_up(link)
 
     def leftovers(self) -> list[Left]:
@@ -279,6 +290,13 @@ class SessionLine(SimLine):
     def __init__(self, world: SimWorld, site: SessionSite, link: Link, address: str) -> None:
         super().__init__(world, site, link, address)
         self._sessions = site
+
+    def _arrives(self, requests: object) -> None:
+        """A proxy that reaches no server says so."""
+        if self._sessions.proxied and self._sessions.down:
+            self._back.send(GONE)
+        else:
+            super()._arrives(requests)
 
     def _serve_anew(self, requests: Sequence[Request]) -> None:
         """A proxy finds another session for it."""

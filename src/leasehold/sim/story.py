@@ -11,6 +11,7 @@ from leasehold.sim.history import (
     Began,
     Broke,
     Calm,
+    Deafened,
     Done,
     Ended,
     Event,
@@ -140,7 +141,7 @@ class Story:
             return f"{what}, {where} with {token}"
         return f"refused: {what}, {where} with {token}, where {self._token(name, event.seen)} has been seen"
 
-    def _say_worker(self, event: Began | Got | NotGot | Moved | Ended | Told | Noticed | Done) -> str:
+    def _say_worker(self, event: Began | Got | NotGot | Moved | Ended | Told | Noticed | Deafened | Done) -> str:
         holder = event.holder
         match event:
             case Began():
@@ -158,6 +159,8 @@ class Story:
                 said = f"{holder} {ended}" if event.reason else f"{holder} is revived"
             case Noticed():
                 said = f"can see that the connection of {holder} broke"
+            case Deafened():
+                said = f"cannot see that the server lost the connection by which {holder} waits"
             case Told():
                 said = f"is told that {holder} is lost"
             case _:

@@ -10,7 +10,8 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Generic, Protocol, TypeVar
+from math import inf
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from leasehold.wires.sockets import Sockets
 from leasehold.wires.sql_table import Request, Row
@@ -56,18 +57,28 @@ class Line(Protocol):
 KeyT = TypeVar("KeyT", bound=int | str)
 
 
+class Heartbeat(NamedTuple):
+    """What was sent to keep a connection."""
+
+    sent_at: float
+    ttl: float
+    """For how long the server keeps the connection from then on without another word."""
+
+
 class Pin(Generic[KeyT]):
     """A connection that holds a lock for one holder, or waits for it."""
 
-    __slots__ = ("_mutex", "holder", "key", "line", "pid", "posted_at", "token", "ttl")
+    __slots__ = ("_mutex", "holder", "key", "line", "pid", "posted", "proved", "token", "ttl")
 
     def __init__(self, holder: str, key: KeyT, line: Line) -> None:
         self.holder, self.key, self.line = holder, key, line
         self.token = self.pid = 0
         """The token, once the lock is held; and the server's process that holds it."""
         self.ttl = 0.0
-        self.posted_at: float | None = None
-        """When a heartbeat was sent that is not answered yet."""
+        self.posted: Heartbeat | None = None
+        """One that is not answered yet."""
+        self.proved = Heartbeat(-inf, 0.0)
+        """The latest one whose answer has told that the lock is held."""
         self._mutex = threading.Lock()
 
     async def claim(self, sockets: Sockets, until: float) -> bool:
@@ -84,15 +95,6 @@ class Pin(Generic[KeyT]):
     def free(self) -> None:
         """Let others use the connection."""
         self._mutex.release()
-
-    def is_broken(self) -> bool:
-        """Whether the server has hung up, as far as can be seen without asking it."""
-        if not self._mutex.acquire(blocking=False):
-            return False  # it is in use, and its user will find out
-        try:
-            return self.posted_at is None and not self.line.is_usable()
-        finally:
-            self._mutex.release()
 
 
 class Pins(Generic[KeyT]):
@@ -176,10 +178,6 @@ class Pins(Generic[KeyT]):
         except BaseException:
             self.unpin(pin, clean=False)
             raise
-
-    def broken(self) -> list[Pin[KeyT]]:
-        """Those that hold a lock and whose server has hung up."""
-        return [pin for pin in self.all if pin.token and pin.is_broken()]
 
     def __del__(self) -> None:
         # Leases that were never given back end with the last who knew of them.
