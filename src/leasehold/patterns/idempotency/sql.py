@@ -41,15 +41,14 @@ class Sql:
         words = {"table": table, "now": now, "text": TEXT[dialect], "greatest": _GREATEST[dialect]}
         self.create = _CREATE.format(**words)
         self._now = f"SELECT {now}"
+        columns = f"state, run, token, fingerprint, expires - {now}, point, data, result, {now} >= keep_until"
+        returning = "" if dialect == "mysql" else f" RETURNING {columns}"  # MySQL has none: its row is read afterwards
         self._insert = (
             f"{INSERT[dialect]} INTO {table} (id, scope, name, fingerprint, state, run, token, expires, keep_until, "
             f"point, data, result) VALUES (:id, :scope, :key, :fingerprint, 'running', :run, {now}, {now} + :lease, "
-            f"{now} + :keep, '', '', ''){UNLESS_THERE[dialect]}"
+            f"{now} + :keep, '', '', ''){UNLESS_THERE[dialect]}{returning}"
         )
-        self._select = (
-            f"SELECT state, run, token, fingerprint, expires - {now}, point, data, result, {now} >= keep_until "
-            f"FROM {table} WHERE id = :id"
-        )
+        self._select = f"SELECT {columns} FROM {table} WHERE id = :id"
         # What is kept no longer is as good as gone: neither payload nor recovery point of it counts any more.
         fresh = f"keep_until <= {now} OR state = 'released'"
         self._take_over = (
@@ -88,7 +87,8 @@ class Sql:
         while True:
             answer = yield Ask(self._select, {"id": claim.id})
             if not answer.rows:  # never there, or swept away in between
-                yield Ask(self._insert, values)
+                answer = yield Ask(self._insert, values)
+            if not answer.rows:
                 continue
             record, is_old = _record(answer.rows[0])
             if record.run == claim.run or not (is_old or _is_free(record)):
