@@ -57,8 +57,7 @@ def test_a_server_serves_keeps_what_it_was_told_and_ends(engine: str, folder: Pa
             server.start()
             assert taken(locks) > before
         pids = server.pids
-        assert pids
-        assert all(map(lives, pids))
+        assert lives(pids[0])  # of the others, PostgreSQL has some for a moment only
     assert not any(map(lives, pids))
 
 

@@ -9,11 +9,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from leasehold.chaos.servers.programs import NoServer, find
 from leasehold.chaos.servers.shim import Shim, shim
@@ -21,6 +22,13 @@ from leasehold.chaos.servers.witness import NoWitness, Witness
 from leasehold.chaos.site import Clock, Disk
 
 ENDS_WITHIN: Final = 30.0
+_BECOME: Final = """
+import os, sys
+uid, gid, *command = sys.argv[1:]
+os.setgroups([]), os.setgid(int(gid)), os.setuid(int(uid))
+os.execv(command[0], command)
+"""
+"""Turns a process of root into a program of somebody else."""
 
 
 def free_ports(number: int) -> list[int]:
@@ -114,10 +122,10 @@ class OwnServer(ABC):
         """Start it, and do not wait."""
         if self.pids:
             raise RuntimeError(f"the {self.engine} server {self.name!r} runs already")
-        command = self.command()
+        command = self._witness.seen(*self.command()) if self._witness else self.command()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._witness.seen(*command) if self._witness else command,
+                [*self._as_user(), *command],
                 pass_fds=self._witness.passed if self._witness else (),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -125,7 +133,6 @@ class OwnServer(ABC):
                 cwd=self.folder,
                 env={**os.environ, **self.environment},
                 process_group=0,  # Ctrl-C is for the run, which ends its servers itself
-                **self.as_user(),
             )
 
     def wait(self) -> None:
@@ -176,12 +183,16 @@ class OwnServer(ABC):
 
     # For those that root may not run
 
-    def as_user(self) -> dict[str, Any]:
-        """Arguments of a subprocess that is to run as the server's user."""
+    def _as_user(self) -> list[str]:
+        """What comes before a command that is to run as the server's user.
+
+        Not arguments of `subprocess`: with those it forks past Python's own hooks, and gRPC, where an engine has loaded
+        it, may abort the child before the command has begun.
+        """
         if self.other_user is None or os.geteuid() != 0:
-            return {}
-        self._account()
-        return {"user": self.other_user, "group": self.other_user, "extra_groups": []}
+            return []
+        account = self._account()
+        return [sys.executable, "-IS", "-c", _BECOME, str(account.pw_uid), str(account.pw_gid)]
 
     def own_files(self) -> None:
         """Let the server's user own the folder, and let it get there."""
@@ -194,9 +205,9 @@ class OwnServer(ABC):
         for path in (self.folder, *self.folder.rglob("*")):
             shutil.chown(path, self.other_user, self.other_user)
 
-    def _account(self) -> None:
+    def _account(self) -> pwd.struct_passwd:
         try:
-            pwd.getpwnam(self.other_user or "")
+            return pwd.getpwnam(self.other_user or "")
         except KeyError:
             raise NoServer(
                 f"root may not run {self.engine}, and the user {self.other_user!r} that could is not on this machine; "
@@ -205,7 +216,8 @@ class OwnServer(ABC):
 
     def run(self, *command: str) -> None:
         """Run a program that prepares something, as the server's user."""
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False, **self.as_user())
+        as_user = [*self._as_user(), *command]
+        done = subprocess.run(as_user, capture_output=True, text=True, cwd=self.folder, check=False)
         if done.returncode:
             raise NoServer(f"{Path(command[0]).name} failed: {(done.stderr or done.stdout)[-500:]}")
 
