@@ -84,7 +84,7 @@ class MariadbServer:
         install = shutil.which("mariadb-install-db") or "mariadb-install-db"
         command = [
             install, "--no-defaults", f"--datadir={self.data}", "--auth-root-authentication-method=normal",
-            "--skip-test-db", *self._as_server_user(),
+            "--skip-test-db", *self._own_place(),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False)
         if done.returncode:
@@ -94,15 +94,16 @@ class MariadbServer:
         self.sql(f"CREATE USER leasehold IDENTIFIED BY '{PASSWORD}'")
         self.sql("GRANT ALL ON leasehold.* TO leasehold")
 
-    @staticmethod
-    def _as_server_user() -> list[str]:
-        return [f"--user={SYSTEM_USER}"] if os.geteuid() == 0 else []
+    def _own_place(self) -> list[str]:
+        """A folder for its temporary tables: one that starts deletes those of all others in the folder that it uses."""
+        as_user = [f"--user={SYSTEM_USER}"] if os.geteuid() == 0 else []
+        return [f"--tmpdir={self.folder}", *as_user]
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
         command = [
             str(self._program), "--no-defaults", f"--datadir={self.data}", f"--port={self.port}",
-            f"--socket={self.socket}", f"--pid-file={self.folder / 'pid'}", *self._as_server_user(),
+            f"--socket={self.socket}", f"--pid-file={self.folder / 'pid'}", *self._own_place(),
             *(f"--{name}={value}" for name, value in self._settings.items()),
             # Newer ones make a certificate of their own; ours speak TLS where a test says so.
             *(() if "ssl-cert" in self._settings else ("--ssl=0",)),

@@ -84,7 +84,7 @@ class MariadbServer(OwnServer):
         self.own_files()
         self.run(
                 shutil.which("mariadb-install-db") or "mariadb-install-db", "--no-defaults",
-                f"--datadir={self.data}", "--skip-test-db", *self._as_server_user(),
+                f"--datadir={self.data}", f"--tmpdir={self.folder}", "--skip-test-db", *self._as_server_user(),
         )  # fmt: skip
 
     def _as_server_user(self) -> list[str]:
@@ -94,6 +94,7 @@ class MariadbServer(OwnServer):
         """What starts it."""
         settings = {
             "datadir": str(self.data),
+            "tmpdir": str(self.folder),  # when it starts, it deletes the temporary tables of all others in this folder
             "port": str(self.port),
             "bind-address": "127.0.0.1",
             "socket": str(self.folder / "socket"),
