@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.core.engine import Mode, Want
+from leasehold.core.engine import Mode
 from leasehold.engines import key_queue as layout
 from leasehold.wires.etcd_messages import Key
 
@@ -77,18 +75,6 @@ def test_the_rule_of_the_queue(modes: list[Mode], mode: Mode, limit: int) -> Non
         if in_the_way:
             assert set(in_the_way) >= blockade.keys
             assert in_the_way[-1] in blockade.keys
-
-
-def test_what_people_see_is_read_back() -> None:
-    want = Want("a", "h", 30.0, "permit", 3, 0.0, "worker@host:1")
-    value = layout.value_of(want, 1000.0, 5.0)
-    assert json.loads(value)["mode"] == "permit"
-    assert layout.about_of(Key(b"k", 1, 2, value)) == layout.About("worker@host:1", 1000.0, 1005.0, 30.0, 3)
-
-
-@pytest.mark.parametrize("value", [b"", b"x", b"[]", b"1", b'{"about":1}', b'{"since":{}}', b"[" * 100_000, b"\xff"])
-def test_foreign_values_do_no_harm(value: bytes) -> None:
-    assert layout.about_of(Key(b"k", 1, 2, value)).about == ""
 
 
 def test_foreign_keys_below_a_name_block_it_and_are_not_shown() -> None:

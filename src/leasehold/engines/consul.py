@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from leasehold.core.engine import Busy, Grant, NameStatus, Purpose, Renewal, Suspect, Want
 from leasehold.core.worlds import World
 from leasehold.engines import consul_keys, key_queue
+from leasehold.engines.about import about_in
 from leasehold.engines.consul_facts import facts_of
 from leasehold.engines.consul_requests import FAREWELL, Requests
 from leasehold.engines.consul_sessions import Place, Session, Sessions
@@ -203,7 +204,7 @@ class ConsulEngine:
         status = key_queue.status_of(name, holding, waiting, {}, time.time())
         if not remains:
             return status
-        closed_for = max(key_queue.about_of(one).delay for one in remains)
+        closed_for = max(about_in(one.value).delay for one in remains)
         return status._replace(token=max(status.token, *(one.created for one in remains)), closed_for=closed_for)
 
     async def names(self, *, after: str | None, limit: int, until: float) -> list[str]:
@@ -218,7 +219,7 @@ class ConsulEngine:
         folder = self._keys(name).all[0]
         while True:
             found, _ = await self._wire.entries(folder, until)
-            lasting = [one for one in found if key_queue.about_of(one).delay]
+            lasting = [one for one in found if about_in(one.value).delay]
             if not lasting:
                 return await self._break(folder, [deleting_all(folder)], until)
             for one in lasting:

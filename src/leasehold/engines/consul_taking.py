@@ -16,6 +16,7 @@ from typing import Final
 from leasehold.core.engine import Busy, Grant, Incumbent, Want
 from leasehold.core.worlds import World
 from leasehold.engines import key_queue as layout
+from leasehold.engines.about import about_in, value_of
 from leasehold.engines.consul_requests import FRESH, Requests
 from leasehold.engines.consul_sessions import Place, Session, Sessions
 from leasehold.errors import EngineError, EngineUnavailable, Misuse, OutcomeUnknown
@@ -44,7 +45,8 @@ class Attempt:
 
     def value_on(self, session: Session) -> bytes:
         """What the key says to people; a lock-delay only while it hangs on a session that has one."""
-        return layout.value_of(self.want._replace(delay=session.terms.delay), time.time(), self.patience)
+        want = self.want._replace(delay=session.terms.delay)
+        return value_of(want, time.time(), self.patience, with_mode=True)
 
     def judge(self, found: Sequence[Entry], as_of: int) -> list[Entry] | None:
         """Take note of what is before one's own key; returns the remains of lost leases among that.
@@ -66,7 +68,7 @@ class Attempt:
         oldest = self.place.incumbent
         if oldest is None:
             return Busy(ask_again, None)
-        return Busy(ask_again, Incumbent(oldest.created, 0, math.inf, layout.about_of(oldest).about))
+        return Busy(ask_again, Incumbent(oldest.created, 0, math.inf, about_in(oldest.value).about))
 
 
 class Taking:

@@ -14,6 +14,7 @@ from typing import Final
 from leasehold.core.engine import Busy, Grant, Incumbent, Want
 from leasehold.core.worlds import World
 from leasehold.engines import key_queue as layout
+from leasehold.engines.about import about_in, value_of
 from leasehold.engines.etcd_requests import FRESH, Requests
 from leasehold.engines.etcd_sessions import Place, Session, Sessions
 from leasehold.errors import EngineError, EngineUnavailable, Misuse
@@ -44,7 +45,8 @@ class Attempt:
     def put(self, session: Session) -> bytes:
         """Write the key; one that is there already keeps its place."""
         self.place.may_hang_on.add(session)
-        return messages.put(self.place.key, layout.value_of(self.want, time.time(), self.patience), session.id)
+        value = value_of(self.want, time.time(), self.patience, with_mode=True)
+        return messages.put(self.place.key, value, session.id)
 
     def hang(self, session: Session) -> bytes:
         """Hang the key on another session; its place and its token stay."""
@@ -72,7 +74,7 @@ class Attempt:
 
 def _incumbent(oldest: Key | None) -> Incumbent | None:
     """The key that is in the way. How often it was renewed cannot be seen, so no suspicion of it ever ripens."""
-    return Incumbent(oldest.created, 0, math.inf, layout.about_of(oldest).about) if oldest is not None else None
+    return Incumbent(oldest.created, 0, math.inf, about_in(oldest.value).about) if oldest is not None else None
 
 
 class Taking:

@@ -1,4 +1,4 @@
-"""How a name, its holders and its waiters look as keys of etcd and Consul, their values, and who comes before whom.
+"""How a name, its holders and its waiters look as keys of etcd and Consul, and who comes before whom.
 
 Every attempt has a key of its own, ``leasehold/<namespace>/<name>/<kind>/<session>.<slot>``. Two attempts of one client
 so exclude each other like those of strangers. The revision at which a key was created is its place in the queue, and
@@ -15,19 +15,18 @@ b'leasehold/shop/a%2Fb/e/7f.0'
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
-from leasehold.core.engine import HolderStatus, Mode, NameStatus, WaiterStatus, Want
+from leasehold.core.engine import HolderStatus, Mode, NameStatus, WaiterStatus
+from leasehold.engines.about import about_in
 
 PREFIX: Final = b"leasehold/"
 _KINDS: Final[dict[Mode, bytes]] = {"exclusive": b"e/", "permit": b"p/", "shared": b"s/"}
 """In this order those that a shared lease waits for stand side by side."""
 _AFTER_SLASH: Final = b"0"
 """The character that follows the slash: where a range of keys below a slash ends."""
-MOST_TEXT: Final = 200
 
 
 class Key(Protocol):
@@ -134,50 +133,6 @@ def blockade(mode: Mode, limit: int, before: Sequence[Key]) -> Blockade | None:
     return None
 
 
-class About(NamedTuple):
-    """What an attempt tells people of itself, in the value of its key."""
-
-    about: str
-    since: float
-    """When it asked, by the wall clock of its host."""
-    until: float
-    """Until when it is patient."""
-    ttl: float
-    limit: int
-    delay: float = 0.0
-    """For how long the name stays closed after a loss."""
-
-
-def value_of(want: Want, now: float, patience: float | None) -> bytes:
-    """The value of an attempt's key. People see it with ``etcdctl get --prefix leasehold/``."""
-    text = {
-        "about": want.about,
-        "mode": want.mode,
-        "since": round(now, 3),
-        "until": round(now + (patience or 0.0), 3),
-        "ttl": want.ttl,
-        "limit": want.limit,
-        **({"delay": want.delay} if want.delay else {}),
-    }
-    return json.dumps(text, separators=(",", ":")).encode()
-
-
-def about_of(key: Key) -> About:
-    """Read a value. Whoever may write to etcd may have written anything there, and nothing here depends on it."""
-    try:
-        text = json.loads(key.value)
-        return About(
-            str(text["about"])[:MOST_TEXT],
-            float(text["since"]),
-            float(text["until"]),
-            float(text["ttl"]),
-            int(text["limit"]),
-            float(text.get("delay", 0.0)),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return About("", 0.0, 0.0, 0.0, 1)
-
-
 def standing(found: Sequence[KeyT]) -> tuple[list[KeyT], list[KeyT]]:
     """Who of a name's keys, oldest first, holds it and who waits."""
     holding: list[KeyT] = []
@@ -186,7 +141,7 @@ def standing(found: Sequence[KeyT]) -> tuple[list[KeyT], list[KeyT]]:
     for key in found:
         mode = mode_of(key.key)
         if mode is not None:
-            held = blockade(mode, about_of(key).limit, before) is None
+            held = blockade(mode, about_in(key.value).limit, before) is None
             (holding if held else waiting).append(key)
         before.append(key)
     return holding, waiting
@@ -204,12 +159,12 @@ def status_of(
             max(now - about.since, 0.0),
             left.get(one.lease, about.ttl),
         )
-        for one, about in ((one, about_of(one)) for one in holding)
+        for one, about in ((one, about_in(one.value)) for one in holding)
     )
     waiters = tuple(
         WaiterStatus(
             mode_of(one.key) or "exclusive", about.about, max(now - about.since, 0.0), max(about.until - now, 0.0)
         )
-        for one, about in ((one, about_of(one)) for one in waiting)
+        for one, about in ((one, about_in(one.value)) for one in waiting)
     )
     return NameStatus(name, max((one.created for one in holding), default=0), holders, waiters)

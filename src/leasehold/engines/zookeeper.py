@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from leasehold.core.engine import Busy, Grant, NameStatus, Purpose, Renewal, Suspect, Want
 from leasehold.core.worlds import World
 from leasehold.engines import zookeeper_queue as layout
+from leasehold.engines.about import value_of
 from leasehold.engines.family import JoinedFamily
 from leasehold.engines.zookeeper_facts import facts_of
 from leasehold.engines.zookeeper_nodes import Nodes
@@ -107,7 +108,7 @@ class ZooKeeperEngine:
         """Create a node on the session of the TTL: who is alone then, holds the name."""
         want = place.want
         more = [messages.get_children(self._nodes.folder(want.name))]
-        data = layout.data_of(want, time.time(), patience)
+        data = value_of(want, time.time(), patience, with_mode=False)
         (listed,) = await self._nodes.create(place, place.lease, data, more, until)
         return await self._judged(place, place.lease, listed, patience, until)
 
@@ -149,14 +150,14 @@ class ZooKeeperEngine:
         want, folder = place.want, self._nodes.folder(place.want.name)
         waiting = self._places.waiting_session(self.world.now())
         more = [messages.get_children(folder), messages.get_data(f"{folder}/{oldest.name}")]
-        data = layout.data_of(want, time.time(), patience)
+        data = value_of(want, time.time(), patience, with_mode=False)
         listed, holder = await self._nodes.create(place, waiting, data, more, until)
         place.incumbent = self._nodes.incumbent_in(oldest, holder)
         return await self._judged(place, waiting, listed, patience, until)
 
     async def _move_up(self, place: Place, until: float) -> Grant | None:
         """It is this waiter's turn: hang its node on the session of its TTL."""
-        data = layout.data_of(place.want, time.time(), None)
+        data = value_of(place.want, time.time(), None, with_mode=False)
         if not await self._nodes.move(place, place.lease, data, until):
             return None
         place.granted, place.blockade = True, None
@@ -231,7 +232,7 @@ class ZooKeeperEngine:
             if place.session is not None and lease.ttl > place.session.ttl:
                 longer = self._places.lease_session(lease.ttl, self.world.now())
                 await self._nodes.confirm(longer, self.world.now(), lease.ttl, until)
-                data = layout.data_of(place.want._replace(ttl=lease.ttl), time.time(), None)
+                data = value_of(place.want._replace(ttl=lease.ttl), time.time(), None, with_mode=False)
                 place.granted = await self._nodes.move(place, longer, data, until)
                 place.lease = longer
         except SessionOver as error:

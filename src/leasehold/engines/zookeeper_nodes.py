@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from leasehold.core.engine import Incumbent
 from leasehold.engines import zookeeper_queue as layout
+from leasehold.engines.about import about_in
 from leasehold.engines.zookeeper_places import Place, Places
 from leasehold.engines.zookeeper_queue import Node, Shown
 from leasehold.errors import EngineError, EngineUnavailable, InvalidTTL, seconds_text
@@ -268,7 +269,7 @@ class Nodes:
         if reply.error != OK:
             return None
         data, stat = self.data_in(reply)
-        return Incumbent(node.token or stat.created, 0, NEVER, layout.about_in(data).about)
+        return Incumbent(node.token or stat.created, 0, NEVER, about_in(data).about)
 
     async def shown(self, name: str, until: float) -> list[Shown]:
         """The queue of a name with all that is known of it."""
@@ -283,5 +284,5 @@ class Nodes:
         for node, reply in zip(queue, replies, strict=True):
             if reply.error == OK:
                 data, stat = self.data_in(reply)
-                shown.append(Shown(node, node.token or stat.created, layout.about_in(data)))
+                shown.append(Shown(node, node.token or stat.created, about_in(data)))
         return shown

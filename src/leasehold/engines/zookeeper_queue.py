@@ -1,4 +1,4 @@
-"""How a name, its holders and its waiters look in ZooKeeper: the nodes, what they keep, and who comes before whom.
+"""How a name, its holders and its waiters look in ZooKeeper: the nodes, and who comes before whom.
 
 Every attempt has a node of its own, ``<chroot>/leasehold/<namespace>/<name>/<kind>-<id>-<number>``. The number comes
 from ZooKeeper and is the attempt's place in the queue; the transaction that created the node is its token. The id is
@@ -17,13 +17,13 @@ Node(name='e-0123456789abcdef-0000000007', mode='exclusive', id='0123456789abcde
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from leasehold.core.engine import HolderStatus, Mode, NameStatus, WaiterStatus, Want
+from leasehold.core.engine import HolderStatus, Mode, NameStatus, WaiterStatus
+from leasehold.engines.about import About
 
 FOLDER: Final = "leasehold"
 _KINDS: Final[dict[str, Mode]] = {"e": "exclusive", "s": "shared", "p": "permit"}
@@ -31,7 +31,6 @@ _LETTERS: Final[dict[Mode, str]] = {mode: letter for letter, mode in _KINDS.item
 _NODE: Final = re.compile(r"([esp])-([0-9a-f]{16})-(?:([0-9a-f]{1,16})-)?(-?[0-9]{10,11})", re.ASCII)
 LAST_NUMBER: Final = 2**31 - 1
 """ZooKeeper gives this one to everybody who comes after it."""
-MOST_TEXT: Final = 200
 
 
 def encoded(text: str) -> str:
@@ -105,39 +104,6 @@ def blockade(mode: Mode, limit: int, before: Sequence[Node]) -> Blockade | None:
     if mode == "permit" and len(before) >= limit:
         return Blockade(frozenset(one.name for one in before), limit - 1, is_all=True)
     return None
-
-
-class About(NamedTuple):
-    """What an attempt tells people of itself, in its node."""
-
-    about: str = ""
-    since: float = 0.0
-    """When it asked, by the wall clock of its host."""
-    until: float = 0.0
-    """Until when it is patient."""
-    ttl: float = 0.0
-    limit: int = 1
-
-
-def data_of(want: Want, now: float, patience: float | None) -> bytes:
-    """What an attempt's node keeps. People see it with ``zkCli.sh get``."""
-    about = About(want.about, round(now, 3), round(now + (patience or 0.0), 3), want.ttl, want.limit)
-    return json.dumps(about._asdict(), separators=(",", ":")).encode()
-
-
-def about_in(data: bytes) -> About:
-    """Read what a node keeps. Whoever may write there may have written anything, and nothing here depends on it."""
-    try:
-        text = json.loads(data)
-        return About(
-            str(text["about"])[:MOST_TEXT],
-            float(text["since"]),
-            float(text["until"]),
-            float(text["ttl"]),
-            int(text["limit"]),
-        )
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return About()
 
 
 class Shown(NamedTuple):

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, unquote
 
 from leasehold.engines import consul_keys
 from leasehold.engines import key_queue as layout
+from leasehold.engines.about import about_in
 from leasehold.engines.consul import ConsulEngine, ConsulFamily
 from leasehold.errors import EngineError
 from leasehold.sim.book import CLOSURE, Book, Entry
@@ -23,7 +24,6 @@ from leasehold.sim.site import Site
 from leasehold.sim.sockets import SimSocket, SimSockets
 from leasehold.sim.world import SimWorld
 from leasehold.wires.consul import ConsulWire
-from leasehold.wires.consul import Entry as Key
 from leasehold.wires.consul_address import address_from_url
 from leasehold.wires.consul_errors import unreachable
 from leasehold.wires.consul_line import Dialling, Line
@@ -131,7 +131,7 @@ class ConsulSite(Site):
             name = consul_keys.name_in(key.rsplit(b"/", 2)[0] + b"/", "")
             if mode is None or name is None:
                 continue
-            about = layout.about_of(Key(key, one.created, one.modified, "", base64.b64decode(one.value or "")))
+            about = about_in(base64.b64decode(one.value or ""))
             holder = about.about if one.session else CLOSURE
             lines.setdefault(name, []).append(Entry((key, one.created), holder, mode, about.limit, one.created))
         for name, line in lines.items():

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
+from leasehold.core.engine import Grant
 from leasehold.engines import key_queue as layout
+from leasehold.engines.about import About, about_in
 from leasehold.engines.etcd import EtcdEngine, EtcdFamily
 from leasehold.engines.etcd_requests import Requests
 from leasehold.engines.etcd_vigil import Vigil
@@ -48,7 +50,7 @@ class EtcdSite(Site):
         self.leaderless = False
         self._watching: dict[Link, Watched] = {}
         self._how = "released"
-        self._texts: dict[bytes, layout.About] = {}
+        self._texts: dict[bytes, About] = {}
         self.scheduler.call_at(0.0, self._look)
 
     def family(self, world: SimWorld) -> SimEtcdFamily:
@@ -80,7 +82,7 @@ class EtcdSite(Site):
             assert mode is not None
             about = self._texts.get(one.value)
             if about is None:
-                about = self._texts[one.value] = layout.about_of(cast(Any, one))
+                about = self._texts[one.value] = about_in(one.value)
             entry = Entry((one.key, one.created), about.about, mode, about.limit, one.created)
             lines.setdefault(name, []).append(entry)
         for name, line in lines.items():
@@ -234,7 +236,7 @@ class SimStream(_Stream):
         if not self._over:
             self._hub._hear(self, answer)
 
-    def woken(self, holder: str | None) -> None:
+    def woken(self, holder: str | None, handed: Grant | None) -> None:
         """The connection broke."""
         if holder is None:
             self._end()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from leasehold.engines import zookeeper_queue as layout
+from leasehold.engines.about import about_in
 from leasehold.engines.zookeeper import ZooKeeperEngine, ZooKeeperFamily
 from leasehold.errors import EngineError
 from leasehold.sim.bells import SimBell
@@ -84,7 +85,7 @@ class ZooKeeperSite(Site):
             line = lines.setdefault(name, [])
             for one in layout.queue_in(nodes[f"{FOLDER}/{part}"].children):
                 stored = nodes[f"{FOLDER}/{part}/{one.name}"]
-                about = layout.about_in(stored.data)
+                about = about_in(stored.data)
                 line.append(Entry(one.id, about.about, one.mode, about.limit, one.token or stored.created))
         for name, line in lines.items():
             self.book.follow(name, line, how)
