@@ -22,6 +22,7 @@ from leasehold.core.engine import Busy, Grant, Renewal
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.postgres_session import PostgresSessionFamily, key_of
 from leasehold.wires.postgres_target import target_from_url
+from leasehold.wires.sql_table import Request, Statement
 
 HOLDING = """
 import sys
@@ -183,6 +184,24 @@ def test_a_lost_connection_is_told_of_while_the_answer_of_another_is_awaited(
         await engine.close()
 
     asyncio.run(lose_one())
+
+
+def test_a_heartbeat_for_a_shorter_ttl_does_not_prove_a_longer_one(url: str) -> None:
+    """Two who renew at the same time share an answer only if the server keeps the connection for as long as both ask."""
+    family = PostgresSessionFamily(target_from_url(url), fresh_namespace(), "test")
+    engine, limit = family.blocking(), Request(Statement("SELECT current_setting('idle_session_timeout')", "limit"))
+    grant = run_blocking(engine.take(want("n", "a" * 32, ttl=20.0), until=soon(engine)))
+    assert isinstance(grant, Grant)
+    pin = family.pins.get("a" * 32)
+    assert pin is not None
+    began_at = engine.world.now()
+    for ttl, idle_limit in ((20.0, "20s"), (60.0, "1min"), (20.0, "1min")):
+        lease = Renewal("n", "a" * 32, grant.token, ttl)
+        assert run_blocking(engine._keep(lease, began_at, soon(engine))) is True
+        assert pin.proved.ttl >= ttl
+        assert run_blocking(pin.line.ask(limit, soon(engine))) == [(idle_limit,)]
+    assert run_blocking(engine.release("n", "a" * 32, until=soon(engine)))
+    run_blocking(engine.close())
 
 
 def test_a_connection_that_does_not_answer_is_not_asked_again_and_again(url: str) -> None:
