@@ -187,7 +187,7 @@ def test_a_lost_connection_is_told_of_while_the_answer_of_another_is_awaited(
 
 
 def test_a_heartbeat_for_a_shorter_ttl_does_not_prove_a_longer_one(url: str) -> None:
-    """Two who renew at the same time share an answer only if the server keeps the connection for as long as both ask."""
+    """Two who renew at once share an answer only if the server keeps the connection for as long as both ask."""
     family = PostgresSessionFamily(target_from_url(url), fresh_namespace(), "test")
     engine, limit = family.blocking(), Request(Statement("SELECT current_setting('idle_session_timeout')", "limit"))
     grant = run_blocking(engine.take(want("n", "a" * 32, ttl=20.0), until=soon(engine)))
