@@ -152,6 +152,23 @@ def test_the_wall_clock_of_a_server_can_be_moved(engine: str, folder: Path) -> N
         server.clock.move(0)
 
 
+def test_a_mariadb_that_starts_deletes_no_temporary_tables_of_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes those in its folder for what it left behind itself, and may be allowed to delete them."""
+    everybodys = folder / "everybodys"
+    everybodys.mkdir()
+    everybodys.chmod(0o777)
+    tables = {everybodys / f"#sql-temptable-4d2-5-0.{kind}" for kind in ("MAI", "MAD", "frm")}
+    for table in tables:
+        table.touch()
+    monkeypatch.setenv("TMPDIR", str(everybodys))
+    with started("mariadb", folder) as (_, [server]):
+        server.stop()
+        server.start()
+        assert set(everybodys.iterdir()) == tables
+
+
 def test_missing_servers_say_what_would_help(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("LEASEHOLD_SERVERS", str(tmp_path))
