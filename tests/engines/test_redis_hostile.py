@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import random
 import socket
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Self
 
@@ -45,6 +46,7 @@ HELLO = b"%4\r\n" + b"".join(bulk(key) + bulk(value) for key, value in SAYS.item
 SUBSCRIBED = b">3\r\n" + bulk(b"subscribe") + bulk(b"lh:wake:x") + b":1\r\n"
 BUSY = b"*5\r\n:1000\r\n" + bulk(b"%d" % TOKEN) + b":0\r\n:30000000\r\n" + bulk(b"worker@host:1")
 MESSAGE = b">3\r\n" + bulk(b"message") + bulk(b"lh:wake:x") + bulk(MINE.holder.encode())
+HANDED = b">3\r\n" + bulk(b"message") + bulk(b"lh:wake:x") + bulk(b"%b %d" % (MINE.holder.encode(), TOKEN))
 EMPTY = b"*0\r\n"
 STATUS = b"*6\r\n" + bulk(b"%d" % TOKEN) + bulk(b"%d" % TOKEN) + EMPTY * 4
 
@@ -54,6 +56,7 @@ RIGHT = {
     "take": bulk(GRANT),
     "queue": BUSY,
     "wait": MESSAGE,
+    "wait_handed": HANDED,
     "renew": bulk(b"%d" % TOKEN) + b":0\r\n",
     "release": b":1\r\n",
     "status": STATUS,
@@ -62,6 +65,7 @@ RIGHT = {
     "check_purpose": bulk(b"connected_slaves:0\r\n") * 3,
 }
 """What a right server says at each step."""
+WAITS = {"wait", "wait_handed"}
 
 HOLDER = MINE.holder.encode()
 WRONG_TYPES = (
@@ -142,11 +146,12 @@ class BlockingStage:
                 return run_blocking(locate(SENTINELS, dial, wire.world, until))
             if step == "enter":
                 return run_blocking(enter(line, TARGET, "lh:wake:x", "x", until))
-            if step == "wait":
-                return line.listen(MINE.holder.encode(), until)
-            wire._idle.append(line)
             wire._connect = _no_more_connections  # type: ignore[method-assign, assignment]
             engine = RedisEngine(family_at("redis://127.0.0.1:1"), wire)
+            if step in WAITS:
+                wire._kept[threading.get_ident()] = (MINE.holder, line)
+                return run_blocking(engine.wait(MINE, until))
+            wire._idle.append(line)
             return run_blocking(operations(engine)[step]())
 
 
@@ -182,10 +187,11 @@ class AsyncioStage:
                 return enter(line, TARGET, "lh:wake:x", "x", until)
             wire._line = line
             wire._connect = _no_more_connections  # type: ignore[method-assign]
-            if step == "wait":
-                wire._wakes[MINE.holder.encode()] = asyncio.get_running_loop().create_future()
-                return wire.wait(MINE.holder, until)
-            return operations(RedisEngine(family_at("redis://127.0.0.1:1"), wire))[step]()
+            engine = RedisEngine(family_at("redis://127.0.0.1:1"), wire)
+            if step in WAITS:
+                wire._wakes[MINE.holder] = asyncio.get_running_loop().create_future()
+                return engine.wait(MINE, until)
+            return operations(engine)[step]()
 
         task = asyncio.ensure_future(steps())
         await asyncio.sleep(0)
@@ -221,6 +227,8 @@ def test_a_right_server_is_understood(stage: BlockingStage | AsyncioStage, step:
         "sentinel": Endpoint("10.0.0.1", 6379),
         "names": [],
         "force_release": TOKEN,
+        "wait": None,
+        "wait_handed": Grant(TOKEN),
     }
     if step in expected:
         assert answer == expected[step]
@@ -239,7 +247,7 @@ def test_a_hostile_server_gets_a_typed_error_and_never_a_false_grant(
             words.append(str(error))
         else:
             assert is_honest(step, answer, said), said
-    assert step in {"wait", "check_purpose"} or len(words) > CASES / 2
+    assert step in {*WAITS, "check_purpose"} or len(words) > CASES / 2
     assert not [text for text in words if "\n" in text or len(text) > 1000]
 
 
@@ -247,6 +255,8 @@ def is_honest(step: str, answer: Any, said: bytes) -> bool:
     """Whether an answer that was believed is one that a right server could have meant."""
     if step in {"take", "queue"} and isinstance(answer, Grant):
         return b"%d %b" % (answer.token, MINE.holder.encode()) in said
+    if step in WAITS and answer is not None:
+        return b"%b %d" % (MINE.holder.encode(), answer.token) in said
     if step == "renew":
         return bool(answer.count(True) <= said.count(b"%d" % TOKEN))
     if step == "force_release":
@@ -297,9 +307,9 @@ def test_a_wake_up_for_somebody_else_wakes_nobody() -> None:
         line = Line(ours, wire.world, "here")
         theirs.sendall(message * 50)
         started = wire.world.now()
-        assert line.listen(MINE.holder.encode(), started + 0.1) is True
+        assert line.listen(MINE.holder, started + 0.1) == b""
         assert wire.world.now() - started >= 0.1
         theirs.sendall(message + MESSAGE)
-        assert line.listen(MINE.holder.encode(), wire.world.now() + 10.0) is True
+        assert line.listen(MINE.holder, wire.world.now() + 10.0) == b""
         assert wire.world.now() - started < 5.0
         line.close()

@@ -122,8 +122,10 @@ class Waiting:
         """The incumbent, once it is proved to be gone."""
         return self._suspicion.suspect
 
-    def pass_time_after(self, answer: Grant | Busy | EngineError) -> Coroutine[Any, Any, None]:
+    def pass_time_after(self, answer: Grant | Busy | EngineError) -> Coroutine[Any, Any, Grant | None]:
         """To be awaited: returns when it is time to ask again; raises when the caller's patience has ended.
+
+        A grant that comes without being asked for again is returned.
 
         It is no coroutine of its own: each of thousands of waiting tasks would keep one.
         """
@@ -176,10 +178,10 @@ async def acquire(engine: Engine, attempt: Attempt, *, wait: float, request_time
     world, want = engine.world, attempt.want
     sent_at = world.now()
     give_up_at = sent_at + wait
+    left = wait
     waiting: Waiting | None = None  # most are granted at once, and pay for nothing else
     answer: Grant | Busy | EngineError
     while True:
-        left = give_up_at - sent_at
         was_exposed, attempt.exposed = attempt.exposed, True
         try:
             answer = await engine.take(
@@ -196,23 +198,27 @@ async def acquire(engine: Engine, attempt: Attempt, *, wait: float, request_time
         except Misuse:
             attempt.exposed = was_exposed  # it was not sent
             raise
-        if isinstance(answer, Grant):
-            held = Held(
-                want,
-                answer.token,
-                sent_at=sent_at if answer.since is None else min(sent_at, answer.since),
-                world=world,
-                extra_margin=engine.facts.extra_margin,
-            )
-            if world.now() < held.valid_until:
-                return held
-            # The answer came after the deadline that it carries, so it must not be used. Asked again, the engine
-            # starts the TTL of its own holder anew.
+        if isinstance(answer, Grant) and (held := _believed(engine, want, answer, sent_at)):
+            return held
         waiting = waiting or Waiting(engine, attempt, wait, give_up_at)
         rest = waiting.pass_time_after(answer)
         del answer  # not to be kept by everyone of thousands who wait here
-        await rest
+        handed = await rest
+        if handed is not None and (held := _believed(engine, want, handed, waiting.began)):
+            return held
         sent_at = world.now()
+        left = give_up_at - sent_at
+
+
+def _believed(engine: Engine, want: Want, grant: Grant, sent_at: float) -> Held | None:
+    """The lease that was granted to a request; None when the answer came after the deadline that it carries.
+
+    Then it must not be used. Asked again, the engine starts the TTL of its own holder anew.
+    """
+    since = sent_at if grant.since is None else min(sent_at, grant.since)
+    world = engine.world
+    held = Held(want, grant.token, sent_at=since, world=world, extra_margin=engine.facts.extra_margin)
+    return held if world.now() < held.valid_until else None
 
 
 async def release(engine: Engine, held: Held, *, request_timeout: float) -> None:

@@ -178,8 +178,12 @@ class Engine(Protocol):
         """
         ...
 
-    def wait(self, want: Want, until: float) -> Coroutine[Any, Any, None]:
-        """Return when the queued asker is woken, or at `until`. A wake-up since the latest `take` counts."""
+    def wait(self, want: Want, until: float) -> Coroutine[Any, Any, Grant | None]:
+        """Return when the queued asker is woken, or at `until`. A wake-up since the latest `take` counts.
+
+        An engine that hands a name over returns the grant: an answer to the asker's first `take`, from which the lease
+        is counted. Otherwise it is time to ask again.
+        """
         ...
 
     async def renew(self, leases: Sequence[Renewal], *, until: float) -> Sequence[bool | None]:

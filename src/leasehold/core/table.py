@@ -32,6 +32,9 @@ NEAR = 8
 then, and need not be told."""
 SLACK = 250_000
 """How much later than when it could be served the head of the queue may look by itself."""
+PROMPT = 250_000
+"""Who has waited for no longer than this can be handed a name that falls free: that is still an answer to its question,
+a little late. Who has waited for longer may hang by now, and has to come for it."""
 
 
 @dataclass(slots=True)
@@ -62,6 +65,11 @@ class Place:
     address: str
     """Where its wake-up goes."""
     about: str = ""
+    lasts: int = 0
+    """For how long it wants to hold; 0 where it has to come for a name that falls free, and say so then."""
+    delay: int = 0
+    floor: int = 0
+    """A token that it has seen, see `Ask`."""
 
 
 @dataclass(slots=True)
@@ -158,6 +166,22 @@ def release(entry: Entry, holder: str, now: int) -> Released:
     return Released(seat is not None, _next_to_wake(entry, now))
 
 
+def hand_over(entry: Entry, place: Place, now: int, stamp: int) -> int | None:
+    """Grant a name that just fell free to the head of its queue, which need not ask then; None when it has to.
+
+    Its holder counts the lease from its first request, as for any other answer. It has to ask where the one behind it
+    would then have to be told that it is the first now.
+    """
+    promptly = place.since <= now < place.since + min(PROMPT, place.lasts // 8)
+    if not promptly or entry.seats or place.mode != "exclusive" or now < entry.closed_until:
+        return None
+    looks_by = now + place.lasts + LATENESS + SLACK
+    if max(entry.token, place.floor) >= stamp or any(other.until > looks_by for other in entry.queue[1:2]):
+        return None
+    ask = Ask(place.holder, place.lasts, delay=place.delay, about=place.about)
+    return _grant(entry, ask, 0, now, stamp).token
+
+
 def pass_by(entry: Entry, unheard: Place, now: int) -> Place | None:
     """Take a waiter out of the queue that could not be woken; returns who is to be woken instead.
 
@@ -248,7 +272,9 @@ def _queue(entry: Entry, ask: Ask, now: int, until: int) -> None:
         if place.holder == ask.holder:
             place.until, place.address = until, ask.address
             return
-    entry.queue.append(Place(ask.holder, ask.mode, ask.limit, now, until, ask.address, ask.about))
+    entry.queue.append(
+        Place(ask.holder, ask.mode, ask.limit, now, until, ask.address, ask.about, ask.ttl, ask.delay, ask.floor)
+    )
 
 
 def _next_to_wake(entry: Entry, now: int) -> Place | None:

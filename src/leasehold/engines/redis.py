@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from leasehold.core.engine import Busy, Grant, Incumbent, NameStatus, Purpose, Renewal, Suspect, Want
@@ -50,6 +50,9 @@ class Wire(Protocol):
         """The world that it blocks or suspends in."""
         ...
 
+    read_grant: Callable[[bytes], Grant | None]
+    """Called with the token in a wake-up."""
+
     def ask(self, request: bytes, until: float) -> Any:
         """Send one request."""
         ...
@@ -67,7 +70,7 @@ class Wire(Protocol):
         ...
 
     def wait(self, holder: str, until: float) -> Any:
-        """Wait for a holder's wake-up."""
+        """Wait for a holder's wake-up; what `read_grant` makes of the token that it was handed."""
         ...
 
     def close(self) -> Any:
@@ -94,6 +97,24 @@ def _microseconds(seconds: float) -> int:
     return math.ceil(seconds * 1_000_000)
 
 
+class Seen:
+    """The highest token seen from a server: what it mints for us must be above, even if it lost its data."""
+
+    def __init__(self) -> None:
+        self.token = 0
+        self.argument = argument("0")
+
+    def grant_from(self, text: bytes) -> Grant | None:
+        """The grant with the token in a server's answer; None when that is none."""
+        token = int(text) if text.isdigit() and len(text) <= 16 else 0
+        if not 0 < token <= HIGHEST_TOKEN:
+            return None
+        if token > self.token:
+            # Two threads may do this at once, and the lower token win: until the next grant, a moment later.
+            self.token, self.argument = token, f"${len(text)}\r\n{token}\r\n"
+        return Grant(token)
+
+
 class RedisEngine:
     """The operations, the same in both worlds: only the wire differs."""
 
@@ -104,6 +125,8 @@ class RedisEngine:
         self._address = family.facts.address
         self._takes: dict[tuple[object, ...], _Form] = {}
         self._releases: dict[str, str] = {}
+        self._seen = family.seen
+        wire.read_grant = family.seen.grant_from
 
     async def take(
         self, want: Want, *, until: float, patience: float | None = None, suspect: Suspect | None = None
@@ -111,7 +134,7 @@ class RedisEngine:
         """Take the name and mint its token, or say why not; with patience, queue."""
         name, holder, ttl, mode, limit, delay, about = want
         form = self._takes.get((name, ttl, mode, limit, delay, about)) or self._take_form(want)
-        rest = f"${len(holder)}\r\n{holder}\r\n{self._family.floor_argument}{form.terms}"
+        rest = f"${len(holder)}\r\n{holder}\r\n{self._seen.argument}{form.terms}"
         if patience is None and suspect is None:
             answer = self._wire.ask((form.alone + rest).encode(), until)
             reply = await answer if self._suspends else answer
@@ -128,13 +151,14 @@ class RedisEngine:
             raise await self._failure(reply)
         return granted_or_busy
 
-    def wait(self, want: Want, until: float) -> Coroutine[Any, Any, None]:
-        """Return when the queued asker is woken, or at `until`."""
+    def wait(self, want: Want, until: float) -> Coroutine[Any, Any, Grant | None]:
+        """Return when the queued asker is woken, or at `until`, with the grant where it was handed the name."""
         # Where it suspends, no coroutine of its own: each of thousands of waiting tasks would keep one.
         return self._wire.wait(want.holder, until) if self._suspends else self._block(want, until)
 
-    async def _block(self, want: Want, until: float) -> None:
-        self._wire.wait(want.holder, until)
+    async def _block(self, want: Want, until: float) -> Grant | None:
+        handed: Grant | None = self._wire.wait(want.holder, until)
+        return handed
 
     async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool]:
         """Prolong each lease that is still held, in pipelines."""
@@ -235,12 +259,12 @@ class RedisEngine:
 
     async def force_release(self, name: str, *, until: float) -> int:
         """End every lease on the name and mint a token above theirs."""
-        request = self._start(scripts.FORCE_RELEASE, name) + self._family.floor_argument
+        request = self._start(scripts.FORCE_RELEASE, name) + self._seen.argument
         reply = await self._run(scripts.FORCE_RELEASE, request, until)
-        token = self._token(reply) if type(reply) is bytes else None
-        if token is None:
+        granted = self._seen.grant_from(reply) if type(reply) is bytes else None
+        if granted is None:
             raise await self._failure(reply)
-        return token
+        return granted.token
 
     async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
         """Refuse correctness where replicas may be promoted; warn where data may be lost."""
@@ -315,17 +339,7 @@ class RedisEngine:
     def _granted(self, reply: bytes, holder: str) -> Grant | None:
         """The grant in a reply; None when it is not one, or not for this holder."""
         text, _, to = reply.partition(b" ")
-        return Grant(token) if to == holder.encode() and (token := self._token(text)) else None
-
-    def _token(self, text: bytes) -> int | None:
-        token = int(text) if text.isdigit() and len(text) <= 16 else 0
-        if not 0 < token <= HIGHEST_TOKEN:
-            return None
-        family = self._family
-        if token > family.floor:
-            # Two threads may do this at once, and the lower token win: until the next grant, a moment later.
-            family.floor, family.floor_argument = token, f"${len(text)}\r\n{token}\r\n"
-        return token
+        return self._seen.grant_from(text) if to == holder.encode() else None
 
     def _start(self, script: Script, name: str) -> str:
         """A request up to its keys."""
@@ -354,6 +368,7 @@ def _pack(*arguments: str | int) -> str:
     return "".join([argument(str(one)) for one in arguments])
 
 
+@functools.lru_cache(maxsize=64)
 def _waiting_arguments(patience: float | None, suspect: Suspect | None) -> str:
     return _pack(
         "" if patience is None else _microseconds(patience),
@@ -390,9 +405,7 @@ class RedisFamily(WiredFamily[RedisEngine, Wire]):
     def __init__(self, target: Target, namespace: str, label: str) -> None:
         super().__init__(facts_of(target))
         self.target, self.namespace = target, namespace
-        self.floor = 0
-        """The highest token seen from this server: what it mints for us must be above, even if it lost its data."""
-        self.floor_argument = argument("0")
+        self.seen = Seen()
         self._label = label
 
     def _blocking_wire(self) -> Wire:

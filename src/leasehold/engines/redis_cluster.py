@@ -97,7 +97,7 @@ class ClusterEngine:
 
         return await self._at_its_node(want.name, take, until)
 
-    def wait(self, want: Want, until: float) -> Coroutine[Any, Any, None]:
+    def wait(self, want: Want, until: float) -> Coroutine[Any, Any, Grant | None]:
         """Return when the queued asker is woken, or at `until`. One whose slot has moved since has to ask again."""
         owner = self._slots.owners[self._slot(want.name)]
         node = self._strays.pop(want.holder, None) or (self._node(owner) if owner is not None else None)

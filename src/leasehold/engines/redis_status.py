@@ -12,7 +12,7 @@ from leasehold.core.table import patience_left
 _HEAD: Final = re.compile(rb"(\d+)(?:;(\d+),(\d+),(\d+),(none|shared|permit))?(?: (\S+) (.*))?", re.DOTALL)
 _SEAT: Final = re.compile(rb"(\d+) (\d+) (\d+) (\d+) (\d+) (.*)", re.DOTALL)
 _HASHED_SEAT: Final = re.compile(rb"(\d+) (.*)", re.DOTALL)
-_PLACE: Final = re.compile(rb"(exclusive|shared|permit) (\d+) (\d+) (\S+) (.*)", re.DOTALL)
+_PLACE: Final = re.compile(rb"(exclusive|shared|permit) (\d+) (\d+) (\d+) (\S+) (\d+) (\d+) (.*)", re.DOTALL)
 
 
 class Unreadable(Exception):
@@ -82,7 +82,7 @@ def _waiters(queue: list[Any], untils: dict[Any, Any], places: dict[Any, Any], n
         if holder not in untils or holder not in places:
             continue  # given up, or half evicted
         until = float(untils[holder])
-        mode, _, since, _, about = _read(_PLACE, places[holder])
+        mode, _, since, _, _, _, _, about = _read(_PLACE, places[holder])
         if until > now:
             yield WaiterStatus(
                 cast("Mode", mode.decode()),

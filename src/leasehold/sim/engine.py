@@ -57,7 +57,7 @@ class SimEngine:
         self._network, self._server, self._link = network, server, link
         self._scheduler = network.scheduler
         self._waiting: dict[str, Task] = {}
-        self._woken: dict[str, bool] = {}
+        self._woken: dict[str, Grant | None] = {}
         link.listener = self
 
     async def take(
@@ -70,27 +70,28 @@ class SimEngine:
         assert isinstance(answer, Grant | Busy)
         return answer
 
-    async def wait(self, want: Want, until: float) -> None:
-        """Return when woken, or at `until`."""
-        if self._woken.pop(want.holder, False):
-            return
+    async def wait(self, want: Want, until: float) -> Grant | None:
+        """Return when woken, or at `until`, with what was handed over."""
+        if want.holder in self._woken:
+            return self._woken.pop(want.holder)
         task = self._scheduler.current
         self._waiting[want.holder] = task
         self._scheduler.resume_at(self._own.true_time(until), task)
         try:
-            await PARK
+            handed = await PARK
         finally:
             self._waiting.pop(want.holder, None)
             self._woken.pop(want.holder, None)
+        return handed if isinstance(handed, Grant) else None
 
-    def woken(self, holder: str | None) -> None:
+    def woken(self, holder: str | None, handed: Grant | None) -> None:
         """A wake-up came, or (None) the connection broke, so that wake-ups may have been missed."""
         for one in list(self._waiting) if holder is None else [holder]:
             task = self._waiting.get(one)
             if task is not None:
-                self._scheduler.resume_at(self._scheduler.now, task)
+                self._scheduler.resume_at(self._scheduler.now, task, handed)
             else:
-                self._woken[one] = True
+                self._woken[one] = handed
 
     async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool]:
         """Prolong each lease that is still held."""

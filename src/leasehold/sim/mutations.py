@@ -186,17 +186,20 @@ def lock_delay_ended_by_the_loser() -> list[Edit]:
 def ttl_counted_from_the_reply() -> list[Edit]:
     """The deadline is counted from when the answer came, not from before the request left."""
     return [
-        edit(
-            acquire.acquire,
-            ("sent_at=sent_at if answer.since is None else min(sent_at, answer.since)", "sent_at=world.now()"),
-        )
+        edit(acquire._believed, ("sent_at if grant.since is None else min(sent_at, grant.since)", "engine.world.now()"))
     ]
+
+
+@_caught_by("liveness")
+def handed_to_whoever_waits() -> list[Edit]:
+    """A name is handed to the head of the queue for a whole TTL, however long ago anything was heard of it."""
+    return [edit(table.hand_over, ("if not promptly or", "if"))]
 
 
 @_caught_by("exclusion")
 def late_grant_used() -> list[Edit]:
     """A grant is used although its own deadline passed while it travelled."""
-    return [edit(acquire.acquire, ("if world.now() < held.valid_until:", "if held:"))]
+    return [edit(acquire._believed, ("if world.now() < held.valid_until else None", ""))]
 
 
 @_caught_by("exclusion", "told")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
+from leasehold.core.engine import Grant
 from leasehold.sim.scheduler import Process, Scheduler, Task
 
 QUICKEST = 0.0004
@@ -25,8 +26,8 @@ Operation = Callable[["Link"], object]
 class Listener(Protocol):
     """Who is woken at the other end of a connection."""
 
-    def woken(self, holder: str | None) -> None:
-        """A wake-up came for this attempt, or (None) all of them must look for themselves."""
+    def woken(self, holder: str | None, handed: Grant | None) -> None:
+        """A wake-up came for this attempt, maybe with a grant, or (None) all of them must look for themselves."""
         ...
 
 
@@ -122,20 +123,20 @@ class Network:
         late = self.fail(link) if self.failing and self.rng.random() < self.failing else 0.0
         self.scheduler.call_at(self.scheduler.now + self.delay() + late, self.scheduler.resume, task, turn, answer)
 
-    def wake(self, link: Link, holder: str) -> None:
-        """Send a wake-up."""
+    def wake(self, link: Link, holder: str, handed: Grant | None) -> None:
+        """Send a wake-up, with what was handed over."""
         if link.cut or (self.deaf and self.rng.random() < self.deaf):
             return
-        self.scheduler.call_at(self.scheduler.now + self.delay(), self._woken, link, link.epoch, holder)
+        self.scheduler.call_at(self.scheduler.now + self.delay(), self._woken, link, link.epoch, holder, handed)
 
-    def _woken(self, link: Link, epoch: int, holder: str | None) -> None:
+    def _woken(self, link: Link, epoch: int, holder: str | None, handed: Grant | None = None) -> None:
         process = link.process
         if process.dead or link.epoch != epoch or link.listener is None:
             return
         if process.paused:
-            process.backlog.append((self._woken, (link, epoch, holder)))
+            process.backlog.append((self._woken, (link, epoch, holder, handed)))
             return
-        link.listener.woken(holder)
+        link.listener.woken(holder, handed)
 
     def break_link(self, link: Link) -> None:
         """Break a connection: whoever waits for an answer is told, and whoever waits for news must look."""

@@ -62,6 +62,10 @@ LAST_WAIT = 120.0
 """How patient everybody is in the end: far longer than it may take."""
 
 
+HURRY = 0.05
+"""The pace of those in a hurry."""
+
+
 class Traits(NamedTuple):
     """What can be asked of an engine, and what can happen to it."""
 
@@ -71,9 +75,11 @@ class Traits(NamedTuple):
     lock_delays: tuple[float, ...] = (0.0, 0.0, 0.5, 1.5)
     permits: tuple[int, ...] = (0, 0, 2, 3)
     sharing: tuple[float, ...] = (0.0, 0.0, 0.4)
+    hurries: bool = False
+    """Whether it serves those who come at once otherwise than those who have waited."""
 
 
-TABLE: Final = Traits("table")
+TABLE: Final = Traits("table", hurries=True)
 """The simulator's own engine: the lease table behind a network that knows no connections."""
 
 
@@ -101,6 +107,8 @@ class Plan:
     """The kind of fence that most of the resources have which are used."""
     faults_end: float
     engine: str = TABLE.engine
+    pace: float = 1.0
+    """How long everybody works, and rests, to what is usual."""
 
     @property
     def longest_ttl(self) -> float:
@@ -128,6 +136,7 @@ def draw(seed: int, traits: Traits = TABLE) -> Plan:
         request_timeout=rng.choice((0.3, 1.0, 2.0)),
         faults_end=max(8.0, ttl * (4.0 + 4.0 * rng.random())),
         engine=traits.engine,
+        pace=HURRY if traits.hurries and seed % 4 == 0 else 1.0,
     )
 
 

@@ -127,7 +127,7 @@ class SimServer(Site):
         before = _Before(name, list(entry.seats), list(entry.queue))
         released = table.release(entry, holder, self.clock())
         self._note(before, entry, holder, "released")
-        self._wake(name, entry, released.wake)
+        self._wake(name, entry, released.wake, hand_over=released.held)
         return released.held
 
     def force_release(self, name: str) -> int:
@@ -146,14 +146,17 @@ class SimServer(Site):
             entry = self.entries[name] = table.Entry()
         return entry
 
-    def _wake(self, name: str, entry: table.Entry, place: table.Place | None) -> None:
+    def _wake(self, name: str, entry: table.Entry, place: table.Place | None, *, hand_over: bool = False) -> None:
         """Wake the next waiter; one whose process is known to be gone is skipped at once."""
         while place is not None:
             link = self._listening.get(place.address)
-            if link is not None:
-                self._network.wake(link, place.holder)
-                return
             before = _Before(name, list(entry.seats), list(entry.queue))
+            if link is not None:
+                now = self.clock()
+                token = table.hand_over(entry, place, now, now) if hand_over else None
+                self._note(before, entry, place.holder, "handed over")
+                self._network.wake(link, place.holder, Grant(token) if token else None)
+                return
             gone = place.holder
             place = table.pass_by(entry, place, self.clock())
             self._note(before, entry, gone, "nobody there")

@@ -53,7 +53,7 @@ class Worker:
         await self._world.sleep(rng.random() * ttl)
         while scheduler.now < self._plan.faults_end:
             await self._job(self._some_terms(), steps=rng.choice((0, 1, 2, 3, 5)))
-            await self._world.sleep(rng.random() ** 2 * ttl)
+            await self._world.sleep(rng.random() ** 2 * ttl * self._plan.pace)
         for name in self._plan.names:
             await self._job([Terms(name, ttl=ttl, wait=LAST_WAIT)], steps=1)
         if self._plan.several:
@@ -94,7 +94,7 @@ class Worker:
         leases = await self._acquire(terms)
         for lease in leases:
             client.watch(self._who, lease)
-        stubborn = self._rng.random() < 0.15
+        stubborn = self._rng.random() < 0.15 * self._plan.pace
         for _ in range(steps):
             if not leases or any(lease.lost for lease in leases):
                 break
@@ -133,6 +133,8 @@ class Worker:
     async def _use(self, lease: AsyncLease) -> bool:
         """Do something while holding; False when the work must stop."""
         rng, what = self._rng, self._rng.random()
+        if self._plan.pace < 1 and what < 0.95:
+            what = 0.0  # long holds are few where everybody is in a hurry
         try:
             if what < 0.7 and lease._held.want.mode == "exclusive":
                 await self._change(lease)
@@ -141,7 +143,7 @@ class Worker:
                 if rng.random() < 0.5:
                     await self._world.sleep(lease.remaining)
             elif what < 0.92:
-                await self._world.sleep(rng.random() * self._plan.ttl)
+                await self._world.sleep(rng.random() * self._plan.ttl * self._plan.pace)
             else:
                 await self._world.sleep(lease.remaining)  # held to the last moment
         except LeaseLost:
@@ -157,7 +159,7 @@ class Worker:
         fence = self._plan.fence if self._rng.random() < 0.7 else self._rng.choice(FENCES)
         await self._look(lease)
         value = await self._store.read(by, fence)
-        await self._world.sleep(self._rng.random() ** 3 * self._plan.ttl)
+        await self._world.sleep(self._rng.random() ** 3 * self._plan.ttl * self._plan.pace)
         await self._look(lease)
         await self._store.write(by, fence, value)
 

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from leasehold.core.engine import Grant
 from leasehold.core.worlds import World
 from leasehold.errors import EngineError
 from leasehold.wires.redis_dial import connect_asyncio
@@ -28,6 +29,7 @@ from leasehold.wires.redis_replies import (
     new_reader,
     no_protocol,
     nonsense,
+    parts_of_wake_up,
     unanswered,
     unreachable,
 )
@@ -200,9 +202,10 @@ class AsyncWire:
     def __init__(self, target: Target, label: str) -> None:
         self.world = AsyncWorld()
         self.hello: Hello | None = None
+        self.read_grant: Callable[[bytes], Grant | None] = lambda _token: None
         self._target, self._label, self._address = target, label, target.address
         self._line: AsyncLine | None = None
-        self._wakes: dict[bytes, asyncio.Future[None]] = {}
+        self._wakes: dict[str, asyncio.Future[bytes | None]] = {}
         self._connecting: asyncio.Task[AsyncLine | EngineError] | None = None
         self._failure: EngineError | None = None
         self._failed_at = float("-inf")
@@ -232,34 +235,37 @@ class AsyncWire:
         line = self._line
         if line is None or line.loop is not asyncio.get_running_loop():
             line = await self._connected(until)
-        key = holder.encode()
-        self._wakes[key] = line.loop.create_future()
+        self._wakes[holder] = line.loop.create_future()
         reply = None
         try:
             reply = await line.send(request + line.address_argument, until)
         finally:
             if type(reply) is not list:
-                self._wakes.pop(key, None)
+                self._wakes.pop(holder, None)
         return reply
 
     def ask_to_leave(self, holder: str, request: bytes, until: float) -> Awaitable[Any]:
         """Send the last request of a holder."""
-        self._wakes.pop(holder.encode(), None)
+        self._wakes.pop(holder, None)
         return self.ask(request, until)
 
-    async def wait(self, holder: str, until: float) -> None:
+    async def wait(self, holder: str, until: float) -> Grant | None:
         """Wait for this holder's wake-up; without one to expect, it is time to ask."""
-        woken = self._wakes.get(holder.encode())
+        woken = self._wakes.get(holder)
         if woken is None:
-            return
+            return None
         timer = woken.get_loop().call_later(max(until - self.world.now(), 0.0), _settle, woken, context=self._context)
         try:
-            await woken
+            token = await woken
         except BaseException:
-            self._wakes.pop(holder.encode(), None)
+            self._wakes.pop(holder, None)
             raise
         finally:
             timer.cancel()
+        if not token:
+            return None
+        self._wakes.pop(holder, None)
+        return self.read_grant(token)
 
     async def close(self) -> None:
         """Close the connection; tasks that still use it find it broken."""
@@ -341,10 +347,11 @@ class AsyncWire:
 
         return await connect_asyncio(endpoint, self._target.tls, self.world, until, make)
 
-    def _wake(self, holder: bytes) -> None:
+    def _wake(self, message: bytes) -> None:
+        holder, token = parts_of_wake_up(message)
         woken = self._wakes.get(holder)
         if woken is not None:
-            _settle(woken)
+            _settle(woken, token)
 
     def _lost(self) -> None:
         """Wake everybody: they ask again, on a new connection."""
@@ -353,6 +360,6 @@ class AsyncWire:
             _settle(woken)
 
 
-def _settle(future: asyncio.Future[None]) -> None:
+def _settle(future: asyncio.Future[bytes | None], token: bytes | None = None) -> None:
     if not future.done():
-        future.set_result(None)
+        future.set_result(token)

@@ -17,8 +17,10 @@ import socket
 import struct
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+from leasehold.core.engine import Grant
 from leasehold.core.worlds import World, run_blocking
 from leasehold.errors import EngineError
 from leasehold.wires.redis_dial import connect_blocking
@@ -32,6 +34,7 @@ from leasehold.wires.redis_replies import (
     new_reader,
     no_protocol,
     nonsense,
+    parts_of_wake_up,
     unanswered,
     unreachable,
 )
@@ -141,21 +144,26 @@ class Line:
     def _milliseconds_to(self, until: float) -> int:
         return math.ceil(min(max(until - self._world.now(), 0.0), LONGEST_POLL) * 1000)
 
-    def listen(self, holder: bytes, until: float) -> bool:
-        """Return when this holder is woken, or at `until`. False when the connection broke: it is time to ask."""
+    def listen(self, holder: str, until: float) -> bytes | None:
+        """Return when this holder is woken, or at `until`: the token that it was handed, or nothing.
+
+        None when the connection broke: it is time to ask.
+        """
         try:
             while True:
                 reply = self._gets()
                 if reply is MISSING:
                     if not self._fill(until):
-                        return True
+                        return b""
                 elif type(reply) is not Push:
                     raise nonsense(reply, self._address)
-                elif reply[2:] == [holder]:
-                    return True
+                elif len(reply) == 3:
+                    woken, token = parts_of_wake_up(reply[2])
+                    if woken == holder:
+                        return token
         except Exception:  # noqa: BLE001 -- whatever it is, asking again finds out
             self.close()
-            return False
+            return None
         except BaseException:
             self.close()
             raise
@@ -220,6 +228,7 @@ class BlockingWire:
     def __init__(self, target: Target, label: str) -> None:
         self.world = BlockingWorld()
         self.hello: Hello | None = None
+        self.read_grant: Callable[[bytes], Grant | None] = lambda _token: None
         self._now = self.world.now
         self._target, self._label, self._address = target, label, target.address
         self._idle: list[Line] = []
@@ -263,11 +272,18 @@ class BlockingWire:
         self._put_back(line)
         return reply
 
-    def wait(self, holder: str, until: float) -> None:
+    def wait(self, holder: str, until: float) -> Grant | None:
         """Wait for this holder's wake-up on the line that it was queued on; without one, it is time to ask."""
         line = self._kept_line(holder)
-        if line is not None and line.listen(holder.encode(), until):
-            self._kept[threading.get_ident()] = (holder, line)
+        token = line.listen(holder, until) if line is not None else None
+        if line is None or token is None:
+            return None
+        if token:
+            line.used_at = self._now()
+            self._put_back(line)
+            return self.read_grant(token)
+        self._kept[threading.get_ident()] = (holder, line)
+        return None
 
     def close(self) -> None:
         """Close what is idle. What is in use goes on, and is closed when it is forgotten."""

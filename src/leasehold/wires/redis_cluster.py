@@ -51,7 +51,7 @@ class ClusterLine(Line):
         self.nonce = world.nonce()
         self.channel = b""
 
-    def listen(self, holder: bytes, until: float) -> bool:
+    def listen(self, holder: str, until: float) -> bytes | None:
         """As for one server; that the slot has moved is news, too."""
         self._gets = self._get_unless_moved
         try:
@@ -104,7 +104,7 @@ class AskingWire:
     """A path to the node that a slot is moving to: each request says that it knows. One request at a time."""
 
     def __init__(self, wire: Any) -> None:
-        self.suspends, self.world = wire.suspends, wire.world
+        self.suspends, self.world, self.read_grant = wire.suspends, wire.world, wire.read_grant
         self._wire = wire
         self.wait, self.close, self.forked = wire.wait, wire.close, wire.forked
 

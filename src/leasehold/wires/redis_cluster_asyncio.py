@@ -33,8 +33,7 @@ class AsyncClusterWire(AsyncWire):
     async def ask_to_queue(self, holder: str, request: bytes, until: float, asking: bytes = b"") -> Any:
         """Send a request that lacks its last argument, a channel of the slot, and subscribe to it before."""
         line = await self._connected(until)
-        key = holder.encode()
-        self._wakes[key] = line.loop.create_future()
+        self._wakes[holder] = line.loop.create_future()
         own = channel_for(request, self._nonce)
         slot = slot_of(own.decode())
         channel = self._channels.setdefault(slot, own)
@@ -50,20 +49,20 @@ class AsyncClusterWire(AsyncWire):
             reply, is_heard = reply_when_subscribed(confirmation, replies[-1])
         finally:
             if not is_heard:
-                self._wakes.pop(key, None)
+                self._wakes.pop(holder, None)
         return reply
 
     def forget(self, holder: str) -> None:
         """Expect no wake-up for this holder any more."""
-        self._wakes.pop(holder.encode(), None)
+        self._wakes.pop(holder, None)
 
     async def _enter(self, line: AsyncLine, until: float) -> None:
         await super()._enter(line, until)
         self._nonce, self._channels = self.world.nonce(), {}
 
-    def _wake(self, holder: Any) -> None:
-        if isinstance(holder, bytes):
-            super()._wake(holder)
+    def _wake(self, message: Any) -> None:
+        if isinstance(message, bytes):
+            super()._wake(message)
         else:
             self._ask_again()  # the server has ended a subscription: its slot has moved
 

@@ -155,6 +155,12 @@ def no_protocol(address: str, error: Exception) -> EngineError:
     return EngineError(f"{address} does not speak the Redis protocol ({type(error).__name__})")
 
 
+def parts_of_wake_up(message: bytes) -> tuple[str, bytes]:
+    """Who is woken, and the token that it was handed, if any."""
+    holder, _, token = message.partition(b" ")
+    return holder.decode("ascii", "replace"), token
+
+
 def is_confirmation(push: Any) -> bool:
     """Whether a push is the answer to SUBSCRIBE or SSUBSCRIBE rather than a message."""
     return bool(push[:1] == [b"subscribe"] or push[:1] == [b"ssubscribe"])

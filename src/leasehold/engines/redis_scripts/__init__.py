@@ -46,10 +46,12 @@ def argument(text: str) -> str:
     return f"${len(text.encode())}\r\n{text}\r\n"
 
 
-_TAKE = text_of("begin", "take_idle", "queue", "take_turn", "table", "take")
+_TAKE = text_of("begin", "take_idle", "queue", "take_turn", "telling", "table", "take")
 TAKE: Final = _script(_TAKE, arguments=6)
 TAKE_OR_QUEUE: Final = _script(_TAKE, arguments=10)
-RENEW: Final = _script(text_of("begin", "table", "renew"), arguments=3)
-RELEASE: Final = _script(text_of("begin", "release_alone", "release_to_next", "table", "release"), arguments=1)
-FORCE_RELEASE: Final = _script(text_of("begin", "table", "force_release"), arguments=1)
+RENEW: Final = _script(text_of("begin", "telling", "table", "renew"), arguments=3)
+RELEASE: Final = _script(
+    text_of("begin", "release_alone", "telling", "release_to_next", "table", "release"), arguments=1
+)
+FORCE_RELEASE: Final = _script(text_of("begin", "telling", "table", "force_release"), arguments=1)
 STATUS: Final = _script(text_of("begin", "status"), arguments=0)

@@ -9,7 +9,7 @@
 --
 -- The head is   <token>[;<turn_since>,<closed_until>,<sweep_at>,<kind>][ <holder> <seat>]
 --   seat:       <renewed> <since> <beat> <lasts> <delay> <about>         (in the hash its token comes first)
---   place:      <mode> <limit> <since> <address> <about>
+--   place:      <mode> <limit> <since> <floor> <address> <lasts> <delay> <about>
 -- so an idle name is its token alone, and an exclusive lease that nobody waits for has no middle part.
 --
 -- The head outlives its leases by RETENTION_MS, for its token. Leases end by the times written in it, not by the
@@ -19,7 +19,6 @@
 local HEAD = KEYS[1]
 local RETENTION_MS = '86400000'
 local LATENESS, SLACK = 5000000, 250000
-local BRACE = 123  -- the fourth character of an address in a cluster, lh:{tag}:wake:..., a channel of the name's slot
 local HIGHEST_TOKEN = 9007199254740991  -- beyond it, numbers here would no longer differ by one
 
 local time = redis.call('TIME')

@@ -16,14 +16,13 @@ local function turns_of(rank)
 end
 
 -- Join the queue, or stay in it. Answers when the place is given up unless its owner asks again.
-local function put_place(holder, queued, ask_again, patience, place)
+local function line_up(holder, queued, ask_again, patience)
   local gives_up = now + math.min(patience, ask_again) + LATENESS
   local last
   if not queued then
     last = redis.call('ZRANGE', KEYS[4], -1, -1, 'WITHSCORES')[2] or 0
     redis.call('ZADD', KEYS[4], string.format('%.0f', last + 1), holder)
   end
-  redis.call('HSET', KEYS[6], holder, place)
   redis.call('ZADD', KEYS[5], string.format('%.0f', gives_up), holder)
   -- Who waits for long asks again, and others come: once in a while is often enough.
   if queued or last % KEPT_ANEW_EVERY == 0 then

@@ -185,8 +185,8 @@ end
 local function place_of(holder)
   local found = redis.call('HGET', PLACES, holder)
   if not found then return nil end
-  local mode, limit, since, address, about = string.match(found, '^(%a+) (%d+) (%d+) (%S+) (.*)$')
-  return {mode = mode, limit = tonumber(limit), since = since, address = address, about = about}
+  local mode, limit, since, floor, address, terms = string.match(found, '^(%a+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+  return {mode = mode, limit = tonumber(limit), since = since, floor = floor, address = address, terms = terms}
 end
 
 local function mint(floor)
@@ -216,8 +216,7 @@ local function wake_next()
   while head do
     local place, needs_it = needs_waking(head)
     if not needs_it then return end
-    local publish = place and string.byte(place.address, 4) == BRACE and 'SPUBLISH' or 'PUBLISH'
-    if place and redis.call(publish, place.address, head) > 0 then return end
+    if place and redis.call(publishing_to(place.address), place.address, head) > 0 then return end
     forget_places({head})
     head = redis.call('ZRANGE', QUEUE, 0, 0)[1]
   end

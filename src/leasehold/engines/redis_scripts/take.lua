@@ -39,9 +39,11 @@ local function grant(rank)
 end
 
 local function queue(ask_again, queued)
-  local place = queued and place_of(holder) or {mode = mode, limit = limit, since = number(now), about = about}
-  local gives_up = put_place(holder, queued, ask_again, patience, string.format('%s %.0f %s %s %s',
-    place.mode, place.limit, place.since, address, place.about))
+  local place = queued and place_of(holder)
+    or {mode = mode, limit = limit, since = number(now), floor = ARGV[2], terms = ARGV[5]}
+  redis.call('HSET', PLACES, holder, string.format('%s %.0f %s %s %s %s',
+    place.mode, place.limit, place.since, place.floor, address, place.terms))
+  local gives_up = line_up(holder, queued, ask_again, patience)
   if sweep_at == 0 or gives_up < sweep_at then
     sweep_at = gives_up
     changed = true

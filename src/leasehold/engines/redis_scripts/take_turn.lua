@@ -22,13 +22,13 @@ if sweep and ARGV[3] == 'exclusive' and tonumber(sweep) > now and tonumber(turn)
   elseif ARGV[7] and ARGV[7] ~= '' and ARGV[8] == '' then
     local incumbent, renewed, beat, lasts, about = string.match(held, '^(%S+) (%d+) %d+ (%d+) (%d+) %d+ (.*)$')
     local expires = renewed + lasts
-    if incumbent ~= holder and expires > now and not redis.call('ZRANK', KEYS[4], holder) then
+    local place = string.format('exclusive %s %.0f %s %s %s', ARGV[6], now, ARGV[2], ARGV[10], ARGV[5])
+    -- Who is in the queue already has a place, and is left to the long way.
+    if incumbent ~= holder and expires > now and redis.call('HSETNX', KEYS[6], holder, place) == 1 then
       local rank = redis.call('ZCARD', KEYS[4])
       local ask_again = math.min(math.max(expires, tonumber(closed)), now + lasts) + turns_of(rank) - now
       ask_again = math.min(math.max(ask_again, 1), silence_at(rank))
-      local place = string.format('exclusive %s %.0f %s %s',
-        ARGV[6], now, ARGV[10], string.match(ARGV[5], '^%d+ %d+ (.*)$'))
-      local gives_up = put_place(holder, false, ask_again, tonumber(ARGV[7]), place)
+      local gives_up = line_up(holder, false, ask_again, tonumber(ARGV[7]))
       if gives_up < tonumber(sweep) then
         redis.call('SET', HEAD, string.format('%s;%s,%s,%.0f,none %s', head_token, turn, closed, gives_up, held),
           'KEEPTTL')
