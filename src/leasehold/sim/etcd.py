@@ -236,7 +236,7 @@ class SimStream(_Stream):
         if not self._over:
             self._hub._hear(self, answer)
 
-    def woken(self, holder: str | None, handed: Grant | None) -> None:
+    def woken(self, holder: str | None, handed: Grant | None) -> None:  # noqa: ARG002 -- etcd hands nothing over
         """The connection broke."""
         if holder is None:
             self._end()
