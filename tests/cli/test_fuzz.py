@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.cli.tool import call_in_process
 
+BY_NIGHT, PARTS = 40_000, 4
 CODES = {0, 1, 64, 78, 126, 127}
 VERBS = ["run", "status", "break", "engines", "completion", "--help", "--version"]
 OPTIONS = [
@@ -42,12 +45,44 @@ def environment() -> Iterator[dict[str, str]]:
         yield {"HOME": home, "PATH": f"{home}/empty", "LEASEHOLD_URL": f"sqlite:///{home}/leases.db"}
 
 
+def check(environment: dict[str, str], line: list[str]) -> int:
+    """Call it, and see that it says what it should; returns its exit code."""
+    result = call_in_process(line, environment)
+    assert result.returncode in CODES, (line, result.returncode, result.stderr)
+    assert "Traceback" not in result.stderr, line
+    if result.returncode != 0 and line:
+        assert result.stderr.count("\n") == 1, (line, result.stderr)
+    assert all(character.isprintable() or character == "\n" for character in result.stderr), line
+    return result.returncode
+
+
 @settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(line=lines)
 def test_any_command_line(environment: dict[str, str], line: list[str]) -> None:
-    result = call_in_process(line, environment)
-    assert result.returncode in CODES, (result.returncode, result.stderr)
-    assert "Traceback" not in result.stderr
-    if result.returncode != 0 and line:
-        assert result.stderr.count("\n") == 1
-    assert all(character.isprintable() or character == "\n" for character in result.stderr)
+    check(environment, line)
+
+
+def some_line(chance: random.Random) -> list[str]:
+    """The same by chance alone, which is quick; no verb that only tells of itself, for these are slow."""
+
+    def word() -> str:
+        kind = chance.random()
+        if kind < 0.8:
+            return chance.choice(OPTIONS if kind < 0.4 else VALUES)
+        return "".join(chr(chance.randrange(1, 0x3000)) for _ in range(chance.randrange(12)))
+
+    def pair() -> str:
+        return f"{chance.choice(OPTIONS)}={chance.choice(VALUES) if chance.random() < 0.7 else word()}"
+
+    verb = chance.choice(VERBS[:3]) if chance.random() < 0.9 else word()
+    rest = [pair() if chance.random() < 0.3 else word() for _ in range(chance.randrange(8))]
+    return [verb, *rest, *(["--", "./no-such-program"] if verb == "run" else [])]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_tens_of_thousands_of_command_lines(environment: dict[str, str], part: int) -> None:
+    chance = random.Random(part)
+    codes = Counter(check(environment, some_line(chance)) for _ in range(BY_NIGHT // PARTS))
+    assert min(codes[0], codes[64], codes[127]) > 0, codes

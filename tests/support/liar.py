@@ -91,11 +91,13 @@ class Plan:
         self._armed: tuple[random.Random, int] | None = None
         self._earlier: deque[bytes] = deque(maxlen=MEMORY)
         self.struck: Spoiled | None = None
+        self.passed_on = 0
+        """How many answers were left right since it was armed."""
 
     def arm(self, chance: random.Random, after: int) -> None:
         """Spoil one answer: the first one `after` so many."""
         with self._lock:
-            self._armed, self.struck = (chance, after), None
+            self._armed, self.struck, self.passed_on = (chance, after), None, 0
 
     def disarm(self) -> Spoiled | None:
         """Spoil none any more; returns what was said instead of an answer since it was armed."""
@@ -113,6 +115,7 @@ class Plan:
             chance, after = self._armed
             self._armed = None if after == 0 else (chance, after - 1)
             if after:
+                self.passed_on += 1
                 return Spoiled(right, "right")
             self.struck = spoil(right, earlier, chance)
             return self.struck

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar, TypeVarTuple
 
 from leasehold.core.worlds import World
-from leasehold.errors import EngineUnavailable, LeaseholdError
+from leasehold.errors import EngineError, EngineUnavailable, LeaseholdError, quoted
 from leasehold.mounts import Mount
 from leasehold.wires.boot_clock import Clock, system_clock
 from leasehold.wires.sqlite_connection import Connection, busy_too_long, connect, explained, is_busy
@@ -147,6 +147,9 @@ class Database:
             self._drop_idle()
         if isinstance(error, sqlite3.Error):
             raise explained(error, connection.path) from error
+        if isinstance(error, OverflowError):  # somebody else has written to the file: times of ours do not come near
+            path = quoted(str(connection.path))
+            raise EngineError(f"lease file {path} holds numbers so large that no more can be added to them") from error
         raise error
 
     def _borrow(self) -> Connection | None:
