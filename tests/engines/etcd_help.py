@@ -82,21 +82,26 @@ class Counted:
 
     def __init__(self, line: Line) -> None:
         self.made: list[str] = []
+        self.sent: list[bytes] = []
         for method, call in line.calls.items():
-            line.calls[method] = _Counting(call, method.rpartition("/")[2], self.made)  # type: ignore[assignment]
+            line.calls[method] = _Counting(call, method.rpartition("/")[2], self)  # type: ignore[assignment]
 
 
 class _Counting:
-    def __init__(self, call: grpc.UnaryUnaryMultiCallable[bytes, bytes], name: str, made: list[str]) -> None:
-        self._call, self._name, self._made = call, name, made
+    def __init__(self, call: grpc.UnaryUnaryMultiCallable[bytes, bytes], name: str, counted: Counted) -> None:
+        self._call, self._name, self._counted = call, name, counted
 
-    def __call__(self, *arguments: Any, **settings: Any) -> bytes:
-        self._made.append(self._name)
-        return self._call(*arguments, **settings)
+    def _count(self, request: bytes) -> None:
+        self._counted.made.append(self._name)
+        self._counted.sent.append(request)
 
-    def future(self, *arguments: Any, **settings: Any) -> Any:
-        self._made.append(self._name)
-        return self._call.future(*arguments, **settings)
+    def __call__(self, request: bytes, **settings: Any) -> bytes:
+        self._count(request)
+        return self._call(request, **settings)
+
+    def future(self, request: bytes, **settings: Any) -> Any:
+        self._count(request)
+        return self._call.future(request, **settings)
 
 
 def counted(family: EtcdFamily) -> Counted:

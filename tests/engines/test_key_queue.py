@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from leasehold.core.engine import Mode
 from leasehold.engines import key_queue as layout
+from leasehold.engines.line import Line
 from leasehold.wires.etcd_messages import Key
 
 NASTY = "aA/%0.~*{}[]\\?!\"'`$&;:|<>#+-_=@^, éß日"
@@ -81,3 +82,18 @@ def test_foreign_keys_below_a_name_block_it_and_are_not_shown() -> None:
     foreign = Key(b"leasehold//a/z/odd", 1, 0, b"")
     ours = Key(layout.keys_of("", "a").slot("exclusive", "7.0"), 2, 7, b"{}")
     assert layout.standing([foreign, ours]) == ([], [ours])
+
+
+@given(st.lists(st.tuples(st.sampled_from([*MODES, None]), st.integers(1, 3)), max_size=12))
+def test_who_looks_at_a_queue_sees_what_those_in_it_go_by(queue: list[tuple[Mode | None, int]]) -> None:
+    line, before = Line(), list[Key]()
+    for number, (mode, limit) in enumerate(queue):
+        key = b"leasehold//a/x/0" if mode is None else layout.keys_of("", "a").slot(mode, f"{number}.0")
+        holds = mode is not None and layout.blockade(mode, limit, before) is None
+        assert line.lets_in(mode, limit) == holds
+        before.append(Key(key, number + 1, 7, b""))
+
+
+def test_a_queue_of_ten_thousand_is_told_in_one_pass() -> None:
+    holding, waiting = layout.standing(_keys(["exclusive"] * 10_000))
+    assert (len(holding), len(waiting)) == (1, 9_999)

@@ -44,8 +44,8 @@ T = TypeVar("T")
 
 SHORT_WAIT: Final = 0.1
 """Who waits longer than this also watches its own key, and looks whether a watch began too late."""
-MOST_SHOWN: Final = 1000
-"""Holders and waiters of a name."""
+PAGE: Final = 1000
+"""So many keys are listed by one request."""
 MOST_ASKED: Final = 32
 """Sessions that are asked how long they have left, to show a name."""
 LOOK_WITHIN: Final = 0.25
@@ -190,7 +190,7 @@ class EtcdEngine:
 
     async def status(self, name: str, *, until: float) -> NameStatus | None:
         """Who holds and who waits."""
-        request = messages.look(*self._keys(name).all, limit=MOST_SHOWN, keys_only=False)
+        request = messages.look(*self._keys(name).all, keys_only=False)
         found = await self._reading(messages.RANGE, request, until, messages.keys_in)
         if not found:
             return None
@@ -208,13 +208,13 @@ class EtcdEngine:
             start = self._keys(after).all[1]
         names: list[str] = []
         while len(names) < limit:
-            request = messages.list_keys(start, end, MOST_SHOWN)
+            request = messages.list_keys(start, end, PAGE)
             found = await self._reading(messages.RANGE, request, until, messages.keys_in)
             for key in found:
                 name = layout.name_in(key.key, self._family.namespace)
                 if name is not None and name not in names[-1:]:
                     names.append(name)
-            if len(found) < MOST_SHOWN:
+            if len(found) < PAGE:
                 break
             start = found[-1].key + b"\0"
         return names[:limit]

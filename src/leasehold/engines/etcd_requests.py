@@ -27,6 +27,7 @@ class Requests:
     def __init__(self, wire: Wire, sessions: Sessions, address: str) -> None:
         self._wire, self._sessions, self._address = wire, sessions, address
         self.world = wire.world
+        self.room = wire.room
 
     async def ask(
         self, method: str, request: bytes, until: float, read: Callable[[bytes], T], place: Place | None = None

@@ -75,13 +75,13 @@ class Place:
     """One attempt, or the lease that became of it: its key, and what is known of its place in the queue."""
 
     __slots__ = (
-        "_kind",
         "_origin",
         "_slot",
         "blockade",
         "home",
         "incumbent",
         "key",
+        "kind",
         "may_hang_on",
         "owed",
         "revision",
@@ -93,8 +93,9 @@ class Place:
     def __init__(self, session: Session, keys: NameKeys, mode: Mode) -> None:
         """Take the first free slot. `home` is the session for the lease, `session` the one that the key hangs on."""
         self._origin = self.home = self.session = session
-        self._kind = keys.slot(mode, "")
-        taken = session.slots.setdefault(self._kind, set())
+        self.kind = keys.slot(mode, "")
+        """How all keys of the name and of this mode begin."""
+        taken = session.slots.setdefault(self.kind, set())
         self._slot = next(number for number in itertools.count() if number not in taken)
         taken.add(self._slot)
         session.places += 1
@@ -114,6 +115,11 @@ class Place:
         self.owed = False
         """Whether it should have been given back, and could not be."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether its key stands in the queue, behind others, as far as is known here."""
+        return self.token is not None and self.blockade is not None and not self.uncertain and not self.owed
+
     def hang_on(self, session: Session) -> None:
         """Its key hangs on another session from now on."""
         self.session.places -= 1
@@ -132,10 +138,10 @@ class Place:
         if self.uncertain:
             self.owe()
             return
-        taken = self._origin.slots[self._kind]
+        taken = self._origin.slots[self.kind]
         taken.discard(self._slot)
         if not taken:
-            del self._origin.slots[self._kind]
+            del self._origin.slots[self.kind]
 
 
 class Sessions:
@@ -147,6 +153,8 @@ class Sessions:
         """By whether they are for waiters, and their TTL."""
         self._retired: list[Session] = []
         self._places: dict[str, Place] = {}
+        self._latest: dict[bytes, Place] = {}
+        """Who of this client joined a queue last, by how the keys there begin."""
 
     def known(self, holder: str) -> Place | None:
         """What is known of an attempt."""
@@ -158,7 +166,7 @@ class Sessions:
             place = self._places.get(want.holder)
             if place is None or place.session.over(now) or place.owed:
                 if place is not None:
-                    place.give_up()
+                    self._leave(place)
                 place = self._places[want.holder] = Place(self._session(want.ttl, now), keys, want.mode)
             return place
 
@@ -186,6 +194,18 @@ class Sessions:
         for holder, place in list(self._places.items()):
             if place.uncertain and place.session.over(now):  # nobody may have been able to give it back in time
                 del self._places[holder]
+                self._latest.pop(place.kind, None)
+
+    def joined(self, place: Place) -> None:
+        """Its key stands in the queue."""
+        with self._lock:
+            self._latest[place.kind] = place
+
+    def latest_waiter(self, keys: NameKeys, mode: Mode, now: float) -> Place | None:
+        """The one of this client who joined the queue last, if it is sure to wait there still."""
+        place = self._latest.get(keys.slot(mode, ""))
+        waits = place is not None and place.waits and not place.session.over(now)
+        return place if waits else None
 
     def move(self, place: Place, session: Session) -> None:
         """The key of a place hangs on another session from now on."""
@@ -203,7 +223,12 @@ class Sessions:
         with self._lock:
             place = self._places.pop(holder, None)
             if place is not None:
-                place.give_up()
+                self._leave(place)
+
+    def _leave(self, place: Place) -> None:
+        place.give_up()
+        if self._latest.get(place.kind) is place:
+            del self._latest[place.kind]
 
     def owe(self, place: Place) -> None:
         """The attempt is over, and its key could not be deleted: others may keep alive the session that it hangs on."""
@@ -229,4 +254,4 @@ class Sessions:
     def forked(self) -> None:
         """In a forked child: the sessions are the parent's."""
         self._lock = threading.Lock()
-        self._current, self._retired, self._places = {}, [], {}
+        self._current, self._retired, self._places, self._latest = {}, [], {}, {}

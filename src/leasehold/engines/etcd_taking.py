@@ -77,6 +77,13 @@ def _incumbent(oldest: Key | None) -> Incumbent | None:
     return Incumbent(oldest.created, 0, math.inf, about_in(oldest.value).about) if oldest is not None else None
 
 
+def _stands_behind(place: Place, ahead: bytes, outcome: Outcome) -> bool:
+    """Whether a key and one before it are seen, each as it was: a slot is used again, and its new key comes later."""
+    ours, other = outcome.find(place.key), outcome.find(ahead)
+    token = place.token
+    return token is not None and ours is not None and other is not None and other.created < token == ours.created
+
+
 class Taking:
     """How names are taken, in one world."""
 
@@ -92,7 +99,8 @@ class Taking:
             keys = self._keys_of(want.name)
             place = self._sessions.place_for(want, keys, self._world.now())
             try:
-                return await self._take(Attempt(want, place, keys, patience, until))
+                async with self._requests.room(until):
+                    return await self._take(Attempt(want, place, keys, patience, until))
             except LeaseGone as error:
                 waiting = self._sessions.waiting_for(want.ttl, self._world.now())
                 for session in dict.fromkeys((place.home, place.session, waiting)):
@@ -108,7 +116,7 @@ class Taking:
 
     async def _take(self, attempt: Attempt) -> Grant | Busy:
         place = attempt.place
-        answer = await self._try(attempt) if place.token is None else None
+        answer = await self._try(attempt) if place.token is None and self._ahead(attempt) is None else None
         while answer is None:
             if place.token is None:
                 answer = await self._join(attempt)
@@ -152,9 +160,18 @@ class Taking:
                 return Busy(SILENCE, _incumbent(place.incumbent))
             revision = outcome.revision  # there is room; take it if nobody else did meanwhile
 
+    def _ahead(self, attempt: Attempt) -> Place | None:
+        """Another waiter of this client, behind which an attempt can queue: its turn comes later, whoever else waits.
+
+        To find out who is right before a new key, etcd goes through the whole queue.
+        """
+        if attempt.patience is None or attempt.want.mode != "exclusive":
+            return None
+        return self._sessions.latest_waiter(attempt.keys, "exclusive", self._world.now())
+
     async def _join(self, attempt: Attempt) -> Busy | None:
         """Stand in the queue. None: nobody is before it, or it has lost its place again."""
-        place = attempt.place
+        place, ahead = attempt.place, self._ahead(attempt)
         waiting = self._sessions.waiting_for(attempt.want.ttl, self._world.now())
         try:
             await self._requests.confirm(waiting, attempt.until, waiting.ttl * FRESH)
@@ -162,11 +179,29 @@ class Taking:
             if self._world.now() < attempt.until:
                 raise
             return Busy(SILENCE, _incumbent(place.incumbent))  # that it is held is known; no time was left to queue
+        if ahead is not None:
+            return await self._follow(attempt, ahead, waiting)
         operations = [attempt.put(waiting), *attempt.latest(), attempt.oldest()]
         outcome = await self._requests.txn([], operations, [], attempt.until, place)
         place.incumbent = outcome.found[-1][0] if outcome.found[-1] else None
         self._sessions.move(place, waiting)
         return await self._judged(attempt, outcome)
+
+    async def _follow(self, attempt: Attempt, ahead: Place, waiting: Session) -> Busy | None:
+        """Stand in the queue behind another waiter of this client."""
+        place = attempt.place
+        self._sessions.rehome(place, attempt.want.ttl, self._world.now())
+        await self._requests.confirm(place.home, attempt.until, attempt.want.ttl * FRESH)
+        operations = [attempt.put(waiting), looking(messages.look(place.key)), looking(messages.look(ahead.key))]
+        outcome = await self._requests.txn([], operations, [], attempt.until, place)
+        place.incumbent = ahead.incumbent
+        self._sessions.move(place, waiting)
+        self._note_written(place, outcome.find(place.key))
+        if not _stands_behind(place, ahead.key, outcome):
+            return await self._look(attempt)
+        place.blockade, place.revision = layout.Blockade(frozenset((ahead.key,)), 0), outcome.revision
+        self._sessions.joined(place)
+        return Busy(SILENCE, _incumbent(place.incumbent))
 
     async def _judged(self, attempt: Attempt, outcome: Outcome) -> Busy | None:
         """Find out what is before a key that was just put into the queue. None: nothing, or the key itself is gone."""
@@ -175,17 +210,36 @@ class Taking:
         if ours is None:  # many have come after it, since an earlier request that got no answer
             found = await self._requests.ask(messages.RANGE, messages.look(place.key), attempt.until, messages.keys_in)
             ours = found[0] if found else None
+        self._note_written(place, ours)
+        if not attempt.near or len(latest) < attempt.near or latest[-1].created < (place.token or 0):
+            busy = attempt.judge(latest, outcome.revision)
+        else:
+            busy = await self._look(attempt)
+        if busy is not None:
+            self._sessions.joined(place)
+        return busy
+
+    def _note_written(self, place: Place, ours: Key | None) -> None:
+        """Take note of the key that was just put into the queue; what is before it is seen later."""
         if ours is None or (ours.key, ours.lease) != (place.key, place.session.id):
             raise EngineError("etcd does not show the key that it has just written")
         place.blockade = UNSEEN
         place.token = ours.created
-        if not attempt.near or len(latest) < attempt.near or latest[-1].created < place.token:
-            return attempt.judge(latest, outcome.revision)
-        return await self._look(attempt)
 
-    async def look(self, want: Want, place: Place, until: float) -> Busy | None:
-        """See what is before a key in the queue. None: nothing, or the key itself is gone."""
-        return await self._look(Attempt(want, place, self._keys_of(want.name), None, until))
+    async def look(self, want: Want, place: Place, until: float) -> None:
+        """See whether what stands before a key in the queue has changed, and if so, what it is now."""
+        async with self._requests.room(until):
+            if not await self._stands_still(place, until):
+                await self._look(Attempt(want, place, self._keys_of(want.name), None, until))
+
+    async def _stands_still(self, place: Place, until: float) -> bool:
+        """Whether the only key that it waits for is there, and its own: however long the queue is, that is quick."""
+        if place.token is None or place.blockade is None or len(place.blockade.keys) != 1:
+            return False
+        [ahead] = place.blockade.keys
+        both = [looking(messages.look(place.key)), looking(messages.look(ahead))]
+        outcome = await self._requests.txn([], both, [], until)
+        return _stands_behind(place, ahead, outcome)
 
     async def _look(self, attempt: Attempt) -> Busy | None:
         outcome = await self._requests.txn([], attempt.latest(), [], attempt.until)

@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote
 
 from leasehold.core.engine import HolderStatus, Mode, NameStatus, WaiterStatus
 from leasehold.engines.about import about_in
+from leasehold.engines.line import Line
 
 PREFIX: Final = b"leasehold/"
 _KINDS: Final[dict[Mode, bytes]] = {"exclusive": b"e/", "permit": b"p/", "shared": b"s/"}
@@ -137,13 +138,12 @@ def standing(found: Sequence[KeyT]) -> tuple[list[KeyT], list[KeyT]]:
     """Who of a name's keys, oldest first, holds it and who waits."""
     holding: list[KeyT] = []
     waiting: list[KeyT] = []
-    before: list[KeyT] = []
+    line = Line()
     for key in found:
         mode = mode_of(key.key)
+        held = line.lets_in(mode, about_in(key.value).limit)
         if mode is not None:
-            held = blockade(mode, about_in(key.value).limit, before) is None
             (holding if held else waiting).append(key)
-        before.append(key)
     return holding, waiting
 
 

@@ -11,7 +11,7 @@ from leasehold.engines import zookeeper_queue as layout
 from leasehold.engines.about import about_in
 from leasehold.engines.zookeeper_places import Place, Places
 from leasehold.engines.zookeeper_queue import Node, Shown
-from leasehold.errors import EngineError, EngineUnavailable, InvalidTTL, seconds_text
+from leasehold.errors import EngineError, EngineUnavailable, InvalidTTL, quoted, seconds_text
 from leasehold.wires import zookeeper_messages as messages
 from leasehold.wires.zookeeper_errors import SessionOver, nonsense, refusal
 from leasehold.wires.zookeeper_messages import BAD_VERSION, NO_NODE, OK, Malformed, Reply, Request
@@ -245,7 +245,15 @@ class Nodes:
             raise self.nonsense(error) from None
 
     def _nodes_in(self, reply: Reply) -> list[Node]:
-        return layout.queue_in(self.names_in(reply))
+        """The attempts in a list. Whatever else is in it may be one that was read wrong, or of a kind still unknown."""
+        names = self.names_in(reply)
+        strange = [name for name in names if layout.node_in(name) is None]
+        if strange:
+            raise EngineError(
+                f"ZooKeeper at {self._address} has a node {quoted(strange[0])} among those of a lock, which is none of "
+                "Leasehold's, so that nobody can tell who holds it; delete that node, or release the name by force"
+            )
+        return layout.queue_in(names)
 
     async def queue_in(self, session: Session, name: str, reply: Reply, until: float) -> list[Node]:
         """The queue of a name, given the list of its nodes.

@@ -24,6 +24,7 @@ from urllib.parse import quote, unquote
 
 from leasehold.core.engine import HolderStatus, Mode, NameStatus, WaiterStatus
 from leasehold.engines.about import About
+from leasehold.engines.line import Line
 
 FOLDER: Final = "leasehold"
 _KINDS: Final[dict[str, Mode]] = {"e": "exclusive", "s": "shared", "p": "permit"}
@@ -118,14 +119,13 @@ def status_of(name: str, queue: Sequence[Shown], now: float) -> NameStatus | Non
     """A name as an operator sees it. How long a session has left ZooKeeper does not tell: the TTL is shown."""
     holders: list[HolderStatus] = []
     waiters: list[WaiterStatus] = []
-    before: list[Node] = []
+    line = Line()
     for node, token, about in queue:
         since = max(now - about.since, 0.0)
-        if blockade(node.mode, about.limit, before) is None:
+        if line.lets_in(node.mode, about.limit):
             holders.append(HolderStatus(token, node.mode, about.about, since, about.ttl))
         else:
             waiters.append(WaiterStatus(node.mode, about.about, since, max(about.until - now, 0.0)))
-        before.append(node)
     if not queue:
         return None
     return NameStatus(name, max((one.token for one in holders), default=0), tuple(holders), tuple(waiters))

@@ -24,7 +24,7 @@ def woken_is_enough() -> list[Edit]:
 @_caught_by("exclusion", "told", "given")
 def unseen_is_free() -> list[Edit]:
     """A waiter whose look at the queue got no answer takes it that nobody is before it."""
-    return [edit(etcd_taking.Taking._judged, ("place.blockade = UNSEEN", ""))]
+    return [edit(etcd_taking.Taking._note_written, ("place.blockade = UNSEEN", ""))]
 
 
 @_caught_by("exclusion", "told")

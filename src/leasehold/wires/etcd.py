@@ -10,8 +10,11 @@ Nothing is sent twice, except what etcd refused for want of a valid log-in, whic
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias
 
 import grpc
@@ -26,6 +29,10 @@ from leasehold.worlds import AsyncWorld, BlockingWorld
 Call: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
 BEYOND_ITS_DEADLINE = 5.0
 """gRPC itself ends a call at its deadline; this long after that, a task no longer relies on it."""
+
+
+AT_ONCE = 64
+"""So many tasks of one client take names at the same time; the others wait until one of these is answered."""
 
 
 class Bell(Protocol):
@@ -88,6 +95,10 @@ class Wire(ABC):
     async def _exchange(self, call: Call, request: bytes, seconds: float, metadata: Metadata) -> bytes:
         """Have gRPC carry out one call within so long."""
 
+    def room(self, until: float) -> AbstractAsyncContextManager[None]:  # noqa: ARG002 -- threads are few
+        """For as long as it is entered, the caller is among the few who ask etcd at the same time."""
+        return contextlib.nullcontext()
+
     @abstractmethod
     def bell(self) -> Bell:
         """A bell that one caller of this world can wait for."""
@@ -128,6 +139,21 @@ class AsyncWire(Wire):
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
         self.world = AsyncWorld()
+        self._room = asyncio.Semaphore(AT_ONCE)
+
+    @contextlib.asynccontextmanager
+    async def room(self, until: float) -> AsyncIterator[None]:
+        """Ten thousand tasks that start at once would else have etcd fall so far behind that none is served in time."""
+        try:
+            full = self._room.locked()
+            async with asyncio.timeout(max(until - self.world.now(), 0.0)) if full else contextlib.nullcontext():
+                await self._room.acquire()
+        except TimeoutError:
+            raise EngineUnavailable("there was no time left to ask etcd: others of this client came first") from None
+        try:
+            yield
+        finally:
+            self._room.release()
 
     async def _exchange(self, call: Call, request: bytes, seconds: float, metadata: Metadata) -> bytes:
         bell = _LoopBell()
