@@ -8,10 +8,10 @@ import urllib.request
 import pytest
 from tests.bench.test_running import TINY
 from tests.support.consul_server import running_consul
-from tests.support.etcd_server import free_port
 
 from leasehold import EngineUnavailable
 from leasehold.bench import contended, run, uncontended
+from leasehold.testing.ports import free_port
 
 pytestmark = pytest.mark.nightly
 

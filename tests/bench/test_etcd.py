@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from tests.bench.test_running import TINY
-from tests.support.etcd_server import free_port, running_etcd
+from tests.support.etcd_server import running_etcd
 
 from leasehold import EngineUnavailable
 from leasehold.bench import contended, run, uncontended
+from leasehold.testing.ports import free_port
 
 pytestmark = pytest.mark.nightly
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from tests.bench.test_running import TINY
-from tests.support.etcd_server import free_port
 from tests.support.zookeeper_server import running_zookeeper
 
 from leasehold import EngineUnavailable
 from leasehold.bench import contended, run, uncontended
+from leasehold.testing.ports import free_port
 
 pytestmark = pytest.mark.nightly
 

@@ -13,6 +13,7 @@ import pytest
 from tests.cli.tool import Command, Heart
 
 import servers
+from leasehold.testing.ports import free_port
 from leasehold.testing.processes import freeze
 
 
@@ -23,9 +24,7 @@ class Server:
         program = servers.find("redis")
         if program is None:
             pytest.fail("no redis server here; python tools/servers.py ensure redis")
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            self.port: int = listener.getsockname()[1]
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         listens = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
         self._process = subprocess.Popen([str(program), *listens], stdout=subprocess.DEVNULL)

@@ -12,6 +12,8 @@ import pytest
 from tests.cli.conftest import Server
 from tests.cli.tool import LEASEHOLD, Command, call_in_process, now, wait_for
 
+from leasehold.testing.ports import free_port
+
 SECRET = "canary-hunter-22/&é"
 ENCODED = "canary-hunter-22%2F%26%C3%A9"
 
@@ -98,9 +100,7 @@ def black_hole() -> Iterator[str]:
 
 @pytest.fixture
 def nobody() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+    return f"redis://127.0.0.1:{free_port()}/0"
 
 
 @pytest.mark.parametrize("engine", ["black_hole", "nobody"])

@@ -21,6 +21,7 @@ from tests.support.redlock_servers import running_quorum
 from tests.support.zookeeper_server import running_zookeeper
 
 import servers
+from leasehold.testing.ports import free_port
 
 
 @pytest.fixture(scope="session")
@@ -28,9 +29,7 @@ def docs_redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Redis on a free port of loopback, ended by its process id."""
     folder = tmp_path_factory.mktemp("redis")
     binary = servers.find("redis") or Path(shutil.which("redis-server") or "redis-server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [str(binary), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:

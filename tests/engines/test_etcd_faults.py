@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from tests.engines.etcd_help import Driven, eventually, family_at, fresh_name, want
-from tests.support.etcd_server import EtcdNode, free_port, running_etcd
+from tests.support.etcd_server import EtcdNode, running_etcd
 
 from leasehold import EngineError, EngineUnavailable, Leasehold, LeaseLost
 from leasehold.core.engine import Busy, Grant
+from leasehold.testing.ports import free_port
 from leasehold.testing.processes import freeze
 
 

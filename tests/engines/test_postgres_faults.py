@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 from tests.engines.postgres_help import WORLDS, assert_hidden, calling, eventually, exercise, fresh_namespace, want
-from tests.support.postgres_server import PostgresServer, free_port, running_postgres
+from tests.support.postgres_server import PostgresServer, running_postgres
 
 from leasehold import EngineError, EngineUnavailable, GuaranteeWarning, Leasehold
 from leasehold.core.engine import Busy, Grant
+from leasehold.testing.ports import free_port
 from leasehold.wires.sql_table import Request, Row
 
 

@@ -14,10 +14,11 @@ import redis.asyncio
 from tests.engines.redis_help import ENGINES, WORLDS, Caller, calling, family_at, fresh_name, want
 from tests.engines.test_redis_target import CANARY, assert_hidden
 from tests.support.certificates import make_certificates
-from tests.support.redis_server import RedisServer, Sentinel, free_port, running
+from tests.support.redis_server import RedisServer, Sentinel, running
 
 from leasehold.core.engine import Busy, Grant
 from leasehold.errors import EngineError, EngineUnavailable, GuaranteeTooWeak, GuaranteeWarning
+from leasehold.testing.ports import free_port
 from leasehold.wires.redis_replies import NEEDED_RIGHTS, ErrorReply, error_from
 
 

@@ -16,10 +16,11 @@ from tests.engines.test_redis_access import exercise
 from tests.engines.test_redis_target import CANARY, assert_hidden
 from tests.support.certificates import make_certificates
 from tests.support.redis_cluster import ClusterOfServers, running_cluster
-from tests.support.redis_server import RedisServer, free_port, running
+from tests.support.redis_server import RedisServer, running
 
 from leasehold import EngineError, EngineUnavailable, InvalidURL, Leasehold, Misuse
 from leasehold.engines.redis_cluster import ClusterFamily, open_engine
+from leasehold.testing.ports import free_port
 from leasehold.wires.redis_cluster_target import cluster_from
 from leasehold.wires.redis_replies import NEEDED_RIGHTS
 from leasehold.wires.redis_slots import owners_from, redirection

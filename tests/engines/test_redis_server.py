@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from tests.engines.redis_help import ENGINES, WORLDS, Caller, calling, family_at, fresh_name, want
-from tests.support.redis_server import RedisServer, free_port, running
+from tests.support.redis_server import RedisServer, running
 
 from leasehold.core.engine import Busy, Grant, Renewal
 from leasehold.engines.redis_keys import keys_of
 from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown
+from leasehold.testing.ports import free_port
 
 
 @pytest.fixture(scope="module", params=ENGINES)

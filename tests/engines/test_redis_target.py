@@ -14,10 +14,10 @@ import redis.sentinel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engines.redis_help import WORLDS, calling, family_at, want
-from tests.support.redis_server import free_port
 
 from leasehold import Leasehold
 from leasehold.errors import EngineUnavailable, GuaranteeWarning, InvalidURL, LeaseholdError, Misuse
+from leasehold.testing.ports import free_port
 from leasehold.wires.redis_client import target_from_client
 from leasehold.wires.redis_target import target_from_url
 from leasehold.wires.urls import Endpoint

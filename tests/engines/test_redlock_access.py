@@ -10,11 +10,12 @@ import pytest
 from tests.engines.redis_help import WORLDS
 from tests.engines.test_redlock_faults import tokens
 from tests.support.certificates import make_certificates
-from tests.support.redis_server import RedisServer, free_port, running
+from tests.support.redis_server import RedisServer, running
 from tests.support.redlock_servers import running_quorum
 
 from leasehold import EngineError, Leasehold
 from leasehold.engines.redlock import initialise
+from leasehold.testing.ports import free_port
 from leasehold.wires.redis_replies import NEEDED_RIGHTS
 
 PASSWORD = "canary-Zq8"

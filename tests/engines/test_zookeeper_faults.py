@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from tests.engines.zookeeper_help import expire, fresh_name
 from tests.support.certificates import make_certificates
-from tests.support.etcd_server import free_port
 from tests.support.zookeeper_server import TICK, ZooKeeperServer, running_zookeeper
 
 from leasehold import AsyncLeasehold, EngineError, EngineUnavailable, Leasehold, LeaseLost, NotAcquired, OutcomeUnknown
 from leasehold.engines.zookeeper import ZooKeeperFamily
+from leasehold.testing.ports import free_port
 from leasehold.testing.proxy import Proxy, Way
 from leasehold.worlds import boot_clock
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 import redis
 
 import servers
+from leasehold.testing.ports import free_port
 
 
 class LocalServer:
@@ -50,16 +50,6 @@ class LocalServer:
             return bool(client.ping())
         except redis.ConnectionError:  # also: still loading what it kept
             return False
-
-
-def free_port() -> int:
-    """A port that is free now, low enough that a Cluster's second port (10000 above) exists."""
-    while True:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port: int = listener.getsockname()[1]
-        if port < 55_000:
-            return port
 
 
 @contextlib.contextmanager

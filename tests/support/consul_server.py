@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,21 +17,13 @@ from typing import Any
 import pytest
 
 import servers
+from leasehold.testing.ports import free_ports
 from leasehold.testing.processes import freeze
 
 STARTS_WITHIN = 40.0
 LEAST_TTL = 0.5
 """The tests' servers allow sessions this short; Consul's own limit is 10 s."""
 ROOT_TOKEN = "5a4ce5f2-9ad1-4d3b-8f70-000000000001"
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports that nobody uses, all different."""
-    with contextlib.ExitStack() as open_ones:
-        sockets = [open_ones.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 class ConsulNode:

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import json
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -19,16 +18,10 @@ from typing import Any
 import pytest
 
 import servers
+from leasehold.testing.ports import free_port
 from leasehold.testing.processes import freeze
 
 STARTS_WITHIN = 40.0
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def encoded(text: bytes | str) -> str:

@@ -19,6 +19,7 @@ import pytest
 
 import servers
 from leasehold.testing import EngineUnderTest
+from leasehold.testing.ports import free_port
 
 SYSTEM_USER = "mysql"
 """Who runs the server when the tests run as root, which it refuses to be run by."""
@@ -47,7 +48,7 @@ class MariadbServer:
         self._settings = {**SETTINGS, **settings}
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
-        self.port = _free_port()
+        self.port = free_port()
 
     # Addresses
 
@@ -169,13 +170,6 @@ class MariadbServer:
     def connections(self, user: str = "leasehold") -> list[int]:
         """The ids of a user's connections."""
         return [number for [number] in self.sql("SELECT id FROM information_schema.processlist WHERE user = %s", user)]
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 import pytest
-from tests.support.postgres_server import PASSWORD, PostgresServer, as_server_user, free_port, own_folder
+from tests.support.postgres_server import PASSWORD, PostgresServer, as_server_user, own_folder
 
 import servers
+from leasehold.testing.ports import free_port
 
 STARTS_WITHIN = 20.0
 

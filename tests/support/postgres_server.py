@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,7 @@ import pytest
 
 import servers
 from leasehold.testing import EngineUnderTest
+from leasehold.testing.ports import free_port
 
 SYSTEM_USER = "postgres"
 """Who runs the server when the tests run as root, which PostgreSQL refuses to be run by."""
@@ -212,14 +212,6 @@ def _stands_still(pid: int) -> bool:
     except FileNotFoundError:
         return True
     return state in "TZX"
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody uses right now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

@@ -12,25 +12,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from tests.support.postgres_server import free_port
+
+from leasehold.testing.ports import free_port
 
 STARTS_WITHIN = 60.0
-TRIES = 3
-"""Somebody else may take the port before the server does, which then ends."""
 ROOT = Path(__file__).parents[2]
 
 
 @contextlib.contextmanager
 def running_module(module: str, *, answers_at: str, environment: Mapping[str, str] | None = None) -> Iterator[str]:
     """Its URL, for as long as the block; it serves as soon as the path `answers_at` answers with 200."""
-    with contextlib.ExitStack() as stack:
-        for _ in range(TRIES):
-            url = f"http://127.0.0.1:{(port := free_port())}"
-            process = stack.enter_context(_process(module, port, environment or {}))
-            if _serves(url + answers_at, process):
-                yield url
-                return
-        pytest.fail(f"{module} did not start; run `python -m {module} 8080` to see why")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with _process(module, port, environment or {}) as process:
+        if not _serves(url + answers_at, process):
+            pytest.fail(f"{module} did not start; run `python -m {module} 8080` to see why")
+        yield url
 
 
 @contextlib.contextmanager

@@ -15,19 +15,10 @@ import hiredis
 import pytest
 
 import servers
+from leasehold.testing.ports import free_port
 from leasehold.testing.processes import freeze
 
 START_WITHIN = 20.0
-
-
-def free_port() -> int:
-    """A port that is free now, and so is a cluster's second port, 10000 above it."""
-    while True:
-        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError, OverflowError):
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            second.bind(("127.0.0.1", port + 10_000))
-            return port
 
 
 class RawClient:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from tests.support.etcd_server import free_port
 
 import servers
+from leasehold.testing.ports import free_port
 from leasehold.testing.processes import freeze
 
 STARTS_WITHIN = 60.0

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from leasehold.chaos.servers.process import Member, free_ports, heard
+from leasehold.chaos.servers.process import Member, heard
+from leasehold.testing.ports import free_port
 
 LEAST_TTL: Final = 0.5
 """Consul's servers of a run allow sessions this short; its own limit is 10 s."""
@@ -31,7 +32,7 @@ class EtcdServer(Member):
     def __init__(self, engine: str, folder: Path, name: str, *, durable: bool) -> None:
         """Take a second port for the other members."""
         super().__init__(engine, folder, name, durable=durable)
-        [peer_port] = free_ports(1)
+        peer_port = free_port()
         self.peer = f"http://127.0.0.1:{peer_port}"
         self._cluster = f"{name}={self.peer}"
 
@@ -78,7 +79,7 @@ class ConsulServer(Member):
     def __init__(self, engine: str, folder: Path, name: str, *, durable: bool) -> None:
         """Take two more ports for the other servers."""
         super().__init__(engine, folder, name, durable=durable)
-        self._serf, self._rpc = free_ports(2)
+        self._serf, self._rpc = free_port(), free_port()
         self.peer = f"127.0.0.1:{self._serf}"
         self._cluster: dict[str, Any] = {"bootstrap_expect": 1}
 
@@ -137,7 +138,7 @@ class ZooKeeperServer(Member):
     def __init__(self, engine: str, folder: Path, name: str, *, durable: bool) -> None:
         """Take two more ports for the other servers."""
         super().__init__(engine, folder, name, durable=durable)
-        self.peer = "127.0.0.1:{}:{}".format(*free_ports(2))
+        self.peer = f"127.0.0.1:{free_port()}:{free_port()}"
         self._number, self._cluster = 1, dict[str, str]()
 
     def url_at(self, hosts: str) -> str:

@@ -20,6 +20,7 @@ from leasehold.chaos.servers.programs import NoServer, find
 from leasehold.chaos.servers.shim import Shim, shim
 from leasehold.chaos.servers.witness import NoWitness, Witness
 from leasehold.chaos.site import Clock, Disk
+from leasehold.testing.ports import free_port
 
 ENDS_WITHIN: Final = 30.0
 _BECOME: Final = """
@@ -29,15 +30,6 @@ os.setgroups([]), os.setgid(int(gid)), os.setuid(int(uid))
 os.execv(command[0], command)
 """
 """Turns a process of root into a program of somebody else."""
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports of the loopback that nobody uses, all different."""
-    with contextlib.ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 class OwnServer(ABC):
@@ -55,7 +47,7 @@ class OwnServer(ABC):
         """Keep everything in a folder of this name; those who sync less than they might do so unless `durable`."""
         self.engine, self.name, self.folder, self.durable = engine, name, folder / name, durable
         self.program = find(engine)
-        [self.port] = free_ports(1)
+        self.port = free_port()
         self.folder.mkdir()
         self.data = self.folder / "data"
         between: Shim | None = shim(self.folder, name) if self.asks_libc else None
