@@ -190,13 +190,23 @@ def judge_renewal(outcomes: Sequence[Outcome]) -> bool | None:
     return False if refused > len(outcomes) - needed else None
 
 
-def judge_release(outcomes: Sequence[Outcome]) -> bool | None:
-    """Once nothing is left at a majority: whether something had been there. None: not known yet.
+def judge_release(outcomes: Sequence[Outcome], *, final: bool = False) -> bool | None:
+    """Once nothing is left at a majority: whether the lease had been there. None: not known yet.
 
-    The name is free then, whatever the others still keep: nobody can have a majority of them.
+    The name is free then, whatever the others still keep: nobody can have a majority of them. One server alone that
+    still had the lease proves nothing while others may tell that it was overtaken; only when no more answers are to
+    come is it believed, for those who had no trace of it may have missed the grant.
     """
+    needed = majority_of(len(outcomes))
     answers = [type(one) is Returned and one.held for one in outcomes if isinstance(one, Returned | Barred)]
-    return any(answers) if len(answers) >= majority_of(len(outcomes)) else None
+    held = sum(answers)
+    if len(answers) < needed:
+        return None
+    if held >= needed:
+        return True
+    if len(answers) - held > len(outcomes) - needed:
+        return False
+    return held > 0 if final or None not in outcomes else None
 
 
 def failure_of(outcomes: Sequence[Outcome], addresses: Sequence[str]) -> EngineError:

@@ -226,7 +226,7 @@ class RedlockEngine:
             AskRelease(name, holder), self._everybody, until, lambda outcomes: judge_release(outcomes) is not None
         )
         self._wire.settled(holder)
-        held = judge_release(outcomes)
+        held = judge_release(outcomes, final=True)
         if held is None:
             raise failure_of(outcomes, self._family.addresses)
         return held
