@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.core import table
-from leasehold.core.table import LATENESS, NEAR, SLACK, Ask, Entry, Refused, Taken
+from leasehold.core.table import LATENESS, NEAR, SLACK, TURN, Ask, Entry, Refused, Taken
 
 TTL = 2_000_000
 PATIENCE = 3_600_000_000
@@ -83,3 +83,24 @@ def test_one_whose_patience_ends_soon_is_told_like_everybody(patience: int) -> N
         told = taken.wake is not None and taken.wake.holder == "last"
     assert entry.queue[0].holder == "last"
     assert told == (acts_at > entry.seats[0].expires + SLACK)
+
+
+def test_who_moves_up_behind_a_dead_waiter_comes_when_its_turn_does() -> None:
+    """It asked while the name was free and two were in front. One of them is served and the other is dead."""
+    entry = crowded(2)
+    table.release(entry, "h0", 0)
+    third = asked(entry, "h3", 0)
+    assert isinstance(third, Refused)
+    assert isinstance(asked(entry, "h1", 1000), Taken)
+    table.release(entry, "h1", 2000)
+    asks_at = third.ask_again
+    while isinstance(again := asked(entry, "h3", asks_at), Refused):
+        asks_at += again.ask_again
+    assert 2000 + TURN <= asks_at <= 2000 + TURN + SLACK
+
+
+def test_who_stands_before_a_closed_name_does_not_look_at_every_turn() -> None:
+    entry = Entry(closed_until=10 * TURN)
+    refused = [asked(entry, holder, 0) for holder in ("h1", "h2", "h3")]
+    assert isinstance(refused[2], Refused)
+    assert refused[2].ask_again > TURN

@@ -296,6 +296,8 @@ def _ask_again(entry: Entry, ask: Ask, rank: int, now: int) -> int:
     """The earliest time at which, without news, the answer could be another one."""
     if _fits(entry, ask.mode, ask.limit) and all(_fits(entry, p.mode, p.limit) for p in entry.queue[:rank]):
         starts = _turn_starts(entry, rank)
+        if rank <= NEAR:  # those before it may leave without a word, and its own turn come sooner
+            starts = min(starts, max(now, entry.closed_until) + TURN)
     else:
         first = min(entry.seats, key=lambda seat: (seat.expires, seat.token))
         # When the engine's clock was set back, a whole lease is what the asker has to watch go by without a beat.

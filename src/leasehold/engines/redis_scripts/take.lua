@@ -61,6 +61,8 @@ local function refuse(rank, queued, before_fit)
   -- When the clock was set back, a whole lease is what the asker has to watch go by without a beat.
   if not before_fit then starts = math.min(starts, now + incumbent.lasts) end
   local ask_again = starts + (before_fit and rank * TURN or turns_of(rank)) - now
+  -- Those before it may leave without a word, and its own turn come sooner.
+  if before_fit and rank <= NEAR then ask_again = math.min(ask_again, math.max(closed_until - now, 0) + TURN) end
   ask_again = math.min(math.max(ask_again, 1), silence_at(rank))
   if patience then queue(ask_again, queued) end
   if changed then save() end
