@@ -12,6 +12,7 @@ from tests.cli.tool import lives, wait_for
 
 from leasehold.chaos.addresses import addresses, no_proxies, with_addresses
 from leasehold.chaos.crew import Crew, WorkerEnded
+from leasehold.chaos.faults import FAULTS as KNOWN_FAULTS
 from leasehold.chaos.marks import Marks
 from leasehold.chaos.running import Plan, Run, run
 from leasehold.chaos.schedule import strikes
@@ -19,6 +20,23 @@ from leasehold.chaos.worker import Settings
 from leasehold.errors import EngineUnavailable, Misuse, NotSupported
 
 TTL = 1.0
+
+
+@pytest.mark.parametrize(
+    ("url", "robs"),
+    [
+        ("postgresql+session://127.0.0.1/app", True),
+        ("mysql+session://app@127.0.0.1/app", True),
+        ("postgresql://127.0.0.1/app", False),
+        ("redis://127.0.0.1", False),
+        ("zookeeper://127.0.0.1", False),
+    ],
+)
+def test_a_reset_robs_only_leases_that_live_in_a_connection(url: str, tmp_path: Path, *, robs: bool) -> None:
+    going = Run(Plan(url, faults=("resets", "pause")), tmp_path)
+    assert going._robs(KNOWN_FAULTS["resets"]) is robs
+    assert going._robs(KNOWN_FAULTS["pause"])
+    assert not going._robs(KNOWN_FAULTS["latency"])
 
 
 def test_what_was_started_is_ended_when_a_run_is_interrupted(tmp_path: Path) -> None:

@@ -236,10 +236,15 @@ class Run:
             command=plan.command,
             wait=plan.wait,
             permits=plan.permits if self._workload.mode == "permit" else 1,
-            pauses_holders=any(FAULTS[name].pauses_holders for name in faults),
+            pauses_holders=any(self._robs(FAULTS[name]) for name in faults),
             left_out=dict(self.left_out),
             guarantee=self._facts.guarantee if plan.subject == "leasehold" else None,
         )
+
+    def _robs(self, fault: Fault | type[Fault]) -> bool:
+        """Whether a fault may stop a holder, or take its lease before it can know."""
+        in_connections = Capability.OUTLIVES_CONNECTION not in self._facts.capabilities
+        return fault.pauses_holders or (fault.ends_connections and in_connections)
 
     def _why(self, fault: str, missing: str) -> str:
         """Why a fault is left out, in the words of this engine."""
@@ -289,7 +294,7 @@ class Run:
                 fault: Fault = FAULTS[name]()
                 self._op += 1
                 # The intent comes first: whatever happens to this run, what it may have done is in the history.
-                record("fault", op=self._op, fault=name, robs=fault.pauses_holders, loses=fault.loses_answers)
+                record("fault", op=self._op, fault=name, robs=self._robs(fault), loses=fault.loses_answers)
                 stack.callback(self._mend, fault, self._op, site, record)
                 detail = fault.strike(site)
                 record.event("struck", name="", op=self._op, token=None, detail=detail)

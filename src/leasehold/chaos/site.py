@@ -153,6 +153,9 @@ class Fault(Protocol):
     """Whether a holder may be stalled past its TTL by it, or be revoked, so that beliefs may overlap in spite of
     everything (and only a fence helps)."""
 
+    ends_connections: ClassVar[bool]
+    """Whether connections end, at both sides. A lease that lives in one is then as good as revoked."""
+
     loses_answers: ClassVar[bool]
     """Whether a request may be carried out and its answer be lost, so that whoever asks again cannot know which of the
     two was the one."""

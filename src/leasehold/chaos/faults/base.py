@@ -25,6 +25,7 @@ class BaseFault(ABC):
     summary: ClassVar[str]
     lasts: ClassVar[float]
     pauses_holders: ClassVar[bool] = False
+    ends_connections: ClassVar[bool] = False
     loses_answers: ClassVar[bool] = False
 
     def __init__(self) -> None:

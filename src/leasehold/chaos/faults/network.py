@@ -147,6 +147,7 @@ class Resets(NetworkFault):
     name: ClassVar[str] = "resets"
     summary: ClassVar[str] = "every connection is reset (RST), and the next reply is lost with its connection, too"
     lasts: ClassVar[float] = 0.3
+    ends_connections: ClassVar[bool] = True
 
     def spoil(self, proxy: Proxy, site: Site) -> None:
         """Reset what is open, and later the connection of a request that took effect."""
