@@ -9,7 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from leasehold.sim.postgres_model import BEAT, CROWD, EXPIRES, HOLDER, LASTS, TURN_SINCE, Database, Transaction
+from leasehold.core.table import LATENESS, SLACK
+from leasehold.sim.postgres_model import (
+    BEAT,
+    CLOSED_UNTIL,
+    CROWD,
+    EXPIRES,
+    HOLDER,
+    LASTS,
+    TURN_SINCE,
+    Database,
+    Key,
+    Rows,
+    Transaction,
+)
 from leasehold.sim.postgres_model import _is_free as is_free
 from leasehold.sim.postgres_model import _seated as seated
 from leasehold.wires.mysql_ear import KEEP_LETTERS
@@ -32,6 +45,10 @@ class MysqlTransaction(Transaction):
     def __init__(self) -> None:
         super().__init__()
         self.began: int | None = None
+        self.changed = 0
+        """How many rows its last statement has changed."""
+        self.ear: str | None = None
+        """Whose sleep is to be interrupted."""
 
 
 class MysqlDatabase(Database):
@@ -55,7 +72,7 @@ class MysqlDatabase(Database):
             transaction.began = self._wall_clock()
         self._now = transaction.began
         rows = super().carry_out(transaction, request)
-        transaction.began = None
+        transaction.began, transaction.changed = None, rows[0][0] if rows else 0
         return rows
 
     # Leases
@@ -72,9 +89,39 @@ class MysqlDatabase(Database):
             return NONE_CHANGED
         return [(2, seated(lease, now, values))]
 
+    def _take_known(self, transaction: Transaction, *values: Any) -> list[Row]:
+        lease, now = self.lock(transaction, values[:2]).lease, self.clock()
+        if lease is None or lease[CROWD] or not is_free(lease, now):
+            return NONE_CHANGED
+        return [(1, seated(lease, now, values))]
+
     def _release_alone(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
         lease, now = self.lock(transaction, (namespace, name)).lease, self.clock()
         if lease is None or lease[HOLDER] != holder or lease[CROWD] or lease[EXPIRES] <= now:
+            return NONE_CHANGED
+        lease[HOLDER], lease[TURN_SINCE] = None, now
+        return [(1, 0)]
+
+    def _take_turn(self, transaction: Transaction, *values: Any) -> list[Row]:
+        namespace, name, holder, ttl, _, _ = values
+        rows, now = self.lock(transaction, (namespace, name)), self.clock()
+        lease, waiting = rows.lease, [one for _, one in sorted(rows.waiters.items()) if one[5] > now]
+        if lease is None or not waiting or waiting[0][1] != holder or lease[CROWD] != 2 or not is_free(lease, now):
+            return NONE_CHANGED
+        if any(one[5] > now + ttl + LATENESS + SLACK for one in waiting[1:2]):
+            return NONE_CHANGED
+        lease[CROWD] = 2 if any(one[1] != holder for one in rows.waiters.values()) else 0
+        return [(1, seated(lease, now, values))]
+
+    def _leave_queue(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
+        rows = self.lock(transaction, (namespace, name))
+        if rows.lease is not None and rows.lease[HOLDER] == holder:
+            rows.waiters = {seq: one for seq, one in rows.waiters.items() if one[1] != holder}
+        return [(1, 0)]
+
+    def _release_to_next(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
+        lease, now = self.lock(transaction, (namespace, name)).lease, self.clock()
+        if lease is None or lease[HOLDER] != holder or lease[CROWD] not in (0, 2) or lease[EXPIRES] <= now:
             return NONE_CHANGED
         lease[HOLDER], lease[TURN_SINCE] = None, now
         return [(1, 0)]
@@ -128,8 +175,28 @@ class MysqlDatabase(Database):
             del self.letters[key]
         return [(len(gone), 0)]
 
-    def _nudge(self, _transaction: Transaction, address: str) -> list[Row]:
-        ear = self.ears.get(address)
+    def _find_head(self, transaction: Transaction, namespace: str, name: str) -> list[Row]:
+        assert isinstance(transaction, MysqlTransaction)
+        head = self._head((namespace, name))
+        transaction.ear = head[6] if transaction.changed == 1 and head and head[6] in self.ears else None
+        return [(0, 0)]
+
+    def _leave_for_head(self, transaction: Transaction, namespace: str, name: str, letter: str) -> list[Row]:
+        assert isinstance(transaction, MysqlTransaction)
+        lease, head = self.rows[namespace, name].lease, self._head((namespace, name))
+        is_free = lease is not None and lease[HOLDER] is None and lease[CLOSED_UNTIL] <= self.clock()
+        if head is None or not is_free or transaction.ear is None:
+            return NONE_CHANGED
+        transaction.news.append((f"{head[6]} {letter}", head[1]))
+        return [(1, 0)]
+
+    def _head(self, key: Key) -> list[Any] | None:
+        waiters = self.rows.get(key, Rows()).waiters
+        return next((one for _, one in sorted(waiters.items()) if one[5] > self.clock()), None)
+
+    def _nudge(self, transaction: Transaction, address: str | None = None) -> list[Row]:
+        assert isinstance(transaction, MysqlTransaction)
+        ear = self.ears.get(address or transaction.ear or "")
         if ear is not None:
             ear.interrupt()
         return []

@@ -36,6 +36,7 @@ def queue_not_looked_at() -> list[Edit]:
     """The statement for names that are free takes one that others wait for."""
     return [
         edit(mysql_model.MysqlDatabase._take_free, ("or lease[CROWD] or not", "or not")),
+        edit(mysql_model.MysqlDatabase._take_known, ("or lease[CROWD] or not", "or not")),
         edit(sql_lease.SqlLeaseEngine._take_at_once, ("if want.name not in self._crowded:", "if True:")),
     ]
 
@@ -49,10 +50,19 @@ def row_not_locked() -> list[Edit]:
     ]
 
 
+@_caught_by("order", "handover", "turns")
+def turn_of_another_taken() -> list[Edit]:
+    """Whoever waits takes a name that is free, and not only the head of the queue."""
+    return [edit(mysql_model.MysqlDatabase._take_turn, ("waiting[0][1] != holder", "False"))]
+
+
 @_caught_by("handover", "turns", "liveness")
 def letter_without_an_interruption() -> list[Edit]:
     """Who frees a name leaves a letter, and lets its reader sleep on."""
-    return [edit(mysql.MysqlEngine._nudges, ("[self._post.interrupt(place.address)]", "[]"))]
+    return [
+        edit(mysql.MysqlEngine._nudges, ("[self._post.interrupt(place.address)]", "[]")),
+        edit(mysql.MysqlEngine._release_to_next, (", END, interrupt]", ", END]")),
+    ]
 
 
 @_caught_by("handover", "turns", "liveness")

@@ -17,7 +17,8 @@ from leasehold.wires.mysql_errors import INTERRUPTED
 from leasehold.wires.mysql_line import NUDGE, Line
 from leasehold.wires.mysql_packets import Answers, Nonsense, written
 from leasehold.wires.postgres_errors import cut_off, nonsense
-from leasehold.wires.sql_table import Request
+from leasehold.wires.sql_listen import SOMEBODY
+from leasehold.wires.sql_table import Request, Statement
 
 SLEEP: Final = 1
 """For how long the server sleeps at a time, in seconds: who was not interrupted looks for letters then, and a listener
@@ -41,6 +42,21 @@ INSERT INTO leasehold_wake (address, letter, holder, since)
 SELECT $1, $2, $3, {now} FROM DUAL WHERE IS_USED_LOCK($1) IS NOT NULL
 """
 _INTERRUPT: Final = "KILL QUERY IS_USED_LOCK($1)"
+# The same for whoever is the head of a name's queue, just behind the statement that has freed the name, if it has. A
+# variable carries from one statement to the next whose sleep is to be interrupted.
+_FIND_HEAD: Final = """
+SET @leasehold_ear = IF(ROW_COUNT() = 1, (
+    SELECT IF(address LIKE 'lh:%' AND IS_USED_LOCK(address) IS NOT NULL, address, NULL) FROM leasehold_waiter
+    WHERE namespace = $1 AND name = $2 AND until > {now} ORDER BY seq LIMIT 1), NULL)
+"""
+_LEAVE_FOR_HEAD: Final = """
+INSERT INTO leasehold_wake (address, letter, holder, since)
+SELECT w.address, $3, w.holder, {now} FROM leasehold_waiter AS w
+JOIN leasehold_lease AS l ON l.namespace = w.namespace AND l.name = w.name
+WHERE w.namespace = $1 AND w.name = $2 AND w.until > {now} AND l.holder IS NULL AND l.closed_until <= {now}
+AND @leasehold_ear IS NOT NULL ORDER BY w.seq LIMIT 1
+"""
+_INTERRUPT_HEAD: Final = "KILL QUERY IS_USED_LOCK(COALESCE(@leasehold_ear, 'lh:nobody'))"
 _OLD_LETTERS: Final = "SELECT address, letter FROM leasehold_wake WHERE since <= {now} - {keep} LIMIT 256"
 
 
@@ -51,6 +67,9 @@ class Post:
         self._leave = written("wake", _LEAVE_LETTER.format(now=clock))
         self._interrupt = written(NUDGE, _INTERRUPT)
         self._drop = written("drop_letter", "DELETE FROM leasehold_wake WHERE address = $1 AND letter = $2")
+        self._find_head = written("find_head", _FIND_HEAD.format(now=clock))
+        self._leave_for_head = written("leave_for_head", _LEAVE_FOR_HEAD.format(now=clock))
+        self._interrupt_head = Request(Statement(_INTERRUPT_HEAD, NUDGE))
         self.old = Request(written("old_letters", _OLD_LETTERS.format(now=clock, keep=KEEP_LETTERS)))
         """Asks for letters that nobody has come for."""
 
@@ -61,6 +80,11 @@ class Post:
     def interrupt(self, address: str) -> Request:
         """Ends the listener's sleep."""
         return Request(self._interrupt, (address,))
+
+    def to_head(self, namespace: str, name: str, letter: str) -> tuple[Request, Request, Request]:
+        """For the head of a name's queue: finds its listener, leaves a letter, and behind the commit ends its sleep."""
+        key = (namespace, name)
+        return Request(self._find_head, key), Request(self._leave_for_head, (*key, letter)), self._interrupt_head
 
     def drop(self, address: str, letter: str) -> Request:
         """Takes away a letter."""
@@ -114,15 +138,18 @@ class ListeningLine:
         self._line.send_now(requests)
 
     def notifications(self) -> list[tuple[str, str]]:
-        """Read what the socket has; returns addresses and holders, and raises `ConnectionError` when it broke."""
+        """Read what the socket has; returns addresses and holders, and raises `ConnectionError` when it broke.
+
+        Who has ended the sleep may have done so for anybody here: whom for is in a letter, which is asked for then.
+        """
         heard: list[tuple[str, str]] = []
         try:
             before = len(self._answers.results)
             while self._line.take_in(self._answers):
                 for position in range(before, len(self._answers.results)):
                     heard += self._understood(position)
-                if self._answers.is_complete:
-                    self._go_on()
+                if self._answers.is_complete and self._go_on():
+                    heard.append((self.address, SOMEBODY))
                 before = len(self._answers.results)
         except (Nonsense, OSError) as error:
             raise ConnectionError from error
@@ -139,11 +166,13 @@ class ListeningLine:
         self._seen.update(letter for letter, _ in new)
         return [(self.address, holder) for _, holder in new]
 
-    def _go_on(self) -> None:
+    def _go_on(self) -> bool:
+        """Sleep again; returns whether somebody has ended the last sleep."""
         error = self._answers.error
         if error is not None and error.code != INTERRUPTED:
             raise ConnectionError(error.words)
         self._sleep()
+        return error is not None
 
     def close(self) -> None:
         """Close the connection, which lets go of the lock."""

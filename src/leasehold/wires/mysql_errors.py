@@ -11,6 +11,7 @@ from leasehold.wires.postgres_errors import cut_off
 DUPLICATE: Final = 1062
 NO_TABLE: Final = 1146
 NO_SUCH_THREAD: Final = 1094
+NOT_PREPARED: Final = 1243
 INTERRUPTED: Final = 1317
 NO_PRIVILEGE: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 

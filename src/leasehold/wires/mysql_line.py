@@ -8,12 +8,21 @@ from typing import Final
 
 from leasehold.errors import EngineError, quoted
 from leasehold.keeping import log
-from leasehold.wires.mysql_errors import DUPLICATE, NO_SUCH_THREAD, error_from
-from leasehold.wires.mysql_packets import QUERY, Answers, Nonsense, SqlError, rendered
+from leasehold.wires.mysql_errors import DUPLICATE, NO_SUCH_THREAD, NOT_PREPARED, error_from
+from leasehold.wires.mysql_packets import (
+    QUERY,
+    Answers,
+    Nonsense,
+    Prepared,
+    SqlError,
+    packets_behind,
+    rendered,
+    to_prepare,
+)
 from leasehold.wires.mysql_stream import Stream
 from leasehold.wires.postgres_errors import cut_off, nonsense, unanswered, unreachable
 from leasehold.wires.sockets import Sockets
-from leasehold.wires.sql_table import Raced, Request, Row
+from leasehold.wires.sql_table import Raced, Request, Row, Statement
 
 NUDGE: Final = "nudge"
 """The name of a statement that stands last and may fail: all that mattered has been committed before it."""
@@ -27,6 +36,8 @@ class Line:
     def __init__(self, stream: Stream, address: str) -> None:
         self.stream, self._address = stream, address
         self._posted = Answers()
+        self._met: set[Statement] = set()
+        self._prepared: dict[Statement, Prepared | None] = {}
 
     @property
     def sockets(self) -> Sockets:
@@ -40,9 +51,60 @@ class Line:
     async def ask(self, request: Request, until: float, *, commits: bool = True) -> list[Row]:
         """Send one request, a transaction of its own, and return its rows."""
         try:
+            if request.statement.order is not None:
+                rows = await self._ask_prepared(request, until, commits=commits)
+                if rows is not None:
+                    return rows
             return (await self.ask_plainly([request], until, commits=commits))[0]
         except SqlError as error:
             raise error_from(error, self._address, commits=commits) from None
+
+    async def _ask_prepared(self, request: Request, until: float, *, commits: bool) -> list[Row] | None:
+        """Carry out a statement that is prepared, or prepare it first.
+
+        None where the server does not do so, and for the first use: it may be the last, and not worth a round trip.
+        """
+        statement, sent = request.statement, False
+        if statement not in self._met:
+            self._met.add(statement)
+            return None
+        try:
+            if statement not in self._prepared:
+                self._prepared[statement] = await self._prepare(request, until)
+            prepared = self._prepared[statement]
+            if prepared is None:
+                return None
+            await self.stream.send(prepared.executed(request.values), until)
+            sent = True
+            answers = Answers()
+            answers.feed([await self.stream.answer(until)])
+            if not answers.is_complete:
+                raise Nonsense("rows that nobody asked for")
+        except Nonsense as problem:
+            self.close()
+            raise nonsense(problem, self._address) from None
+        except OSError as error:
+            self.close()
+            raise self._failure(error, sent=sent, commits=commits) from None
+        except BaseException:
+            self.close()
+            raise
+        if answers.error is None:
+            return answers.results[0]
+        if answers.error.code != NOT_PREPARED:
+            raise answers.error
+        del self._prepared[statement]  # a proxy may go on with another connection of its own
+        return None
+
+    async def _prepare(self, request: Request, until: float) -> Prepared | None:
+        """None where the server refuses to: it has too many already, or is none but a proxy."""
+        await self.stream.send(to_prepare(request.statement), until)
+        answer = await self.stream.answer(until)
+        if answer[:1] != b"\0":
+            return None
+        for _ in range(packets_behind(answer)):
+            await self.stream.packet(until)
+        return Prepared(answer, request)
 
     async def ask_all(self, requests: Sequence[Request], until: float, *, commits: bool) -> list[list[Row]]:
         """Send requests together and return the rows of each. After the first that fails, none is carried out.

@@ -1,12 +1,13 @@
 """The protocol of MySQL and MariaDB, as far as it is needed here: bytes in, meaning out. Nothing here does I/O.
 
-Both speak it alike. Only the text form of requests is used: several statements go out in one packet, after the first
-that fails none is carried out, and each answers for itself.
+Both speak it alike. Most requests go out as text: several statements in one packet, after the first that fails none is
+carried out, and each answers for itself. The few that are sent again and again, alone, are prepared.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -18,6 +19,7 @@ LARGEST_PACKET: Final = 0xFFFFFF
 """Longer ones would be cut in pieces; nothing that is sent or asked for here comes near."""
 UTF8MB4: Final = 45
 QUERY: Final = b"\x03"
+PREPARE: Final = b"\x16"
 PING: Final = b"\x0e"
 QUIT: Final = b"\x01\x00\x00\x00\x01"
 _HEADER: Final = struct.Struct("<I").unpack_from
@@ -67,6 +69,16 @@ class Inbox:
         if not self._ready:
             self._ready = self._cut()
         return self._ready.pop(0) if self._ready else None
+
+    def only_packet(self) -> bytes | None:
+        """The one packet that is here, if it is one and complete: the answer to most requests."""
+        came = self._bytes
+        if self._ready or len(came) < 4 or _HEADER(came)[0] != len(came) - 4 | self._next << 24:
+            return None
+        packet = bytes(came[4:])
+        came.clear()
+        self._next = self._next + 1 & 0xFF
+        return packet
 
     def packets(self) -> list[bytes]:
         """All packets that are complete."""
@@ -128,6 +140,58 @@ def literal(value: Value) -> str:
     if value is None:
         return "NULL"
     return f"x'{value.encode().hex()}'" if isinstance(value, str) else f"{value:d}"
+
+
+# Prepared statements
+
+_PLACE: Final = re.compile(r"\{(\d+)\}")
+_BYTES, _WHOLE = b"\xfc\0", b"\x08\0"
+"""Types of values. Text is bytes here too, as in a statement's own text: no collation has a say."""
+
+
+def prepared(name: str, text: str) -> Statement:
+    """A statement that answers with no rows, and that a connection prepares when it first sends it."""
+    statement = written(name, text)
+    statement.order = tuple(map(int, _PLACE.findall(statement.text)))
+    return statement
+
+
+def to_prepare(statement: Statement) -> bytes:
+    """Asks for a statement to be prepared."""
+    return PREPARE + _PLACE.sub("?", statement.text).encode()
+
+
+def packets_behind(answer: bytes) -> int:
+    """How many packets follow the one that tells a prepared statement's number: what goes in, and what comes out."""
+    if len(answer) < 9:
+        raise Nonsense("an answer that ends too soon")
+    columns, places = struct.unpack_from("<HH", answer, 5)
+    return sum(described + 1 for described in (columns, places) if described)
+
+
+class Prepared:
+    """A statement that a connection has prepared. Its values are never NULL, and always of the same types."""
+
+    __slots__ = ("_head", "_order")
+
+    def __init__(self, answer: bytes, request: Request) -> None:
+        self._order = request.statement.order or ()
+        types = [_BYTES if isinstance(request.values[which], str) else _WHOLE for which in self._order]
+        nulls = bytes((len(types) + 7) // 8)
+        self._head = b"".join((b"\x17", answer[1:5], b"\0\1\0\0\0", nulls, b"\1", *types))
+
+    def executed(self, values: tuple[Value, ...]) -> bytes:
+        """Asks to carry it out."""
+        packed = [_measured(value.encode()) if isinstance(value, str) else _packed(value) for value in values]
+        return self._head + b"".join([packed[which] for which in self._order])
+
+
+_packed: Final = struct.Struct("<q").pack
+
+
+def _measured(text: bytes) -> bytes:
+    size = len(text)
+    return (bytes((size,)) if size < 0xFB else b"\xfc" + size.to_bytes(2, "little")) + text
 
 
 # Answers

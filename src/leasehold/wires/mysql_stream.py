@@ -22,6 +22,8 @@ class Stream:
 
     def __init__(self, sock: socket.socket, sockets: Sockets) -> None:
         self._sock, self.sockets = sock, sockets
+        self._waits_first = True
+        """Whether all that has come shows at the socket."""
         self._wants_read: tuple[type[Exception], ...] = (BlockingIOError,)
         self._wants_write: tuple[type[Exception], ...] = (BlockingIOError,)
         self.inbox = Inbox()
@@ -38,7 +40,7 @@ class Stream:
         if not self.inbox.is_empty:
             raise ConnectionError("the server went on before TLS began")
         secured = context.wrap_socket(self._sock, server_hostname=host or None, do_handshake_on_connect=False)
-        self._sock = secured
+        self._sock, self._waits_first = secured, False
         self._wants_read = (BlockingIOError, ssl.SSLWantReadError)
         self._wants_write = (BlockingIOError, ssl.SSLWantWriteError)
         while True:
@@ -53,7 +55,7 @@ class Stream:
 
     async def send(self, payload: bytes, until: float, number: int = 0) -> None:
         """Send a packet; what answers it is numbered on from it."""
-        rest = memoryview(framed(payload, number))
+        rest = framed(payload, number)
         self.inbox.expect(number + 1 & 0xFF)
         while rest:
             try:
@@ -70,6 +72,8 @@ class Stream:
 
     async def answers(self, until: float, answers: Answers | None = None, *, enough: int | None = None) -> Answers:
         """The answers to the packet of requests that was sent, or `enough` of them, added to those that came before."""
+        if answers is None and self._waits_first:
+            await self._ready(until, to_write=False)  # what was just sent is rarely answered yet
         answers, inbox = answers or Answers(), self.inbox
         while not answers.is_complete and (enough is None or len(answers.results) < enough):
             if self.receive():
@@ -84,6 +88,14 @@ class Stream:
             while not self.receive():
                 await self._ready(until, to_write=False)
         return packet
+
+    async def answer(self, until: float) -> bytes:
+        """The first packet that answers a request which was just sent, and is rarely answered yet."""
+        if self._waits_first:
+            await self._ready(until, to_write=False)
+        while not self.receive():
+            await self._ready(until, to_write=False)
+        return self.inbox.only_packet() or await self.packet(until)
 
     def receive(self) -> bool:
         """Take in what is there, without waiting; raises `ConnectionError` at the end of the connection."""

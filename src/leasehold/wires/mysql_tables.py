@@ -24,6 +24,8 @@ STALL: Final = 2
 
 BEGIN: Final = Request(Statement(f"SET SESSION wait_timeout = {STALL}; START TRANSACTION", "begin"))
 COMMIT: Final = Request(Statement("COMMIT; SET SESSION wait_timeout = DEFAULT", "commit"))
+START, END = Request(Statement("START TRANSACTION", "begin")), Request(Statement("COMMIT", "commit"))
+"""Around what goes out in one packet: nobody can stall within it."""
 READ: Final = Request(Statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION READ ONLY", "read"))
 
 _DDL: Final = """

@@ -104,7 +104,8 @@ class Pool(Generic[LineT]):
         """The line is in no transaction, and owes no answer."""
         if self._pooling:
             self._idle.append(line)
-            self._ring()
+            if self._waiting:
+                self._ring()
         else:
             self._discard(line)
 

@@ -40,7 +40,7 @@ class Statement:
     __slots__ = ("name", "order", "text")
 
     def __init__(self, text: str, name: str, order: tuple[int, ...] | None = None) -> None:
-        """`order` says which of the values stands at each placeholder, where the server does not number them."""
+        """`order` says which value stands at each place of one that is prepared, where servers do not number them."""
         self.text, self.name, self.order = text, name, order
 
 
