@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.engines.sqlite_help import eventually, family, opened, soon, want
+from tests.engines.sqlite_help import MovableClock, eventually, family, opened, soon, want
 
+from leasehold.core import table
 from leasehold.core.acquire import Attempt, acquire
 from leasehold.core.engine import Busy, Capability, Grant
 from leasehold.core.worlds import run_blocking
@@ -52,6 +53,26 @@ def test_a_wake_up_between_the_take_and_the_wait_is_not_missed(tmp_path: Path) -
         run_blocking(other.release("n", "h", until=soon(other)))
         assert seconds_waited(engine, "w", 20.0) < 10
         assert seconds_waited(engine, "w", 0.05) >= 0.05, "one wake-up wakes once"
+
+
+@pytest.mark.parametrize(("ttl", "told"), [(1.0, ["behind"]), (90.0, [])])
+def test_who_comes_first_now_is_told_if_it_would_sleep_past_the_end_of_the_lease(
+    tmp_path: Path, ttl: float, told: list[str]
+) -> None:
+    clock = MovableClock()
+    with opened(tmp_path / "l.db", clock) as engine:
+        run_blocking(engine.take(want("n", "h"), until=soon(engine)))
+        between = [f"w{number}" for number in range(table.NEAR)]
+        for holder in ("head", *between, "behind"):
+            run_blocking(engine.take(want("n", holder), until=soon(engine), patience=100.0))
+        for holder in ("h", *between):
+            run_blocking(engine.release("n", holder, until=soon(engine)))
+        assert isinstance(engine._waiting, BlockingWaiting)
+        mailbox = engine._waiting._local.mailbox
+        assert mailbox.read()[0] == ["head"]
+        clock.wall += 1_000_000  # a higher token, so that one statement would do
+        assert isinstance(run_blocking(engine.take(want("n", "head", ttl), until=soon(engine), patience=10.0)), Grant)
+        assert mailbox.read()[0] == told
 
 
 def test_a_waiting_thread_is_woken(tmp_path: Path) -> None:

@@ -36,7 +36,16 @@ from leasehold.wires.local_wake import Asking, BlockingWaiting, Post, Waiting, c
 from leasehold.wires.sqlite import Database, check_ceiling
 from leasehold.wires.sqlite_connection import Connection
 from leasehold.wires.sqlite_file import LeaseFile, ReadMounts, lease_file
-from leasehold.wires.sqlite_rows import ALL, NAMES, Record, release_alone, renew, take_free
+from leasehold.wires.sqlite_rows import (
+    ALL,
+    NAMES,
+    Record,
+    release_alone,
+    release_to_queue,
+    renew,
+    take_free,
+    take_in_turn,
+)
 from leasehold.wires.sqlite_upkeep import START, Position, sweep
 from leasehold.worlds import BlockingWorld
 
@@ -47,7 +56,8 @@ RENEWED_AT_ONCE = 100
 """Leases renewed in one transaction; others wait for no longer than that takes."""
 SWEEP_EVERY = 256
 """Takes after which some names are swept: at least as many names as can have been added meanwhile, twice over."""
-MOST_CROWDED = 1024
+MOST_REMEMBERED = 1024
+"""Names, or holders, of which an engine remembers something that saves work."""
 TRIES_TO_WAKE = 5
 
 GUARANTEE = Guarantee(
@@ -98,6 +108,9 @@ class SqliteEngine:
         self._database, self._post, self._waiting = database, post, waiting
         # Names that were last seen with a queue or with several holders: there a single statement will not do.
         self._crowded: set[str] = set()
+        # Names that surely have a row, unless somebody has swept it away. Holders of our own that stand in a queue.
+        self._known: set[str] = set()
+        self._queued: set[str] = set()
         self._takes_until_sweep = 1 + int(world.chance() * SWEEP_EVERY)
         self._swept_to: Position = START
 
@@ -109,13 +122,19 @@ class SqliteEngine:
         if self._takes_until_sweep <= 0:
             self._takes_until_sweep = SWEEP_EVERY
             self._swept_to = await self._database.carry_out(until, sweep, self._swept_to)
-        if suspect is None and want.mode == "exclusive" and want.name not in self._crowded:
-            token = self._database.try_once(take_free, self._namespace, want)
+        name = want.name
+        if suspect is None and want.mode == "exclusive" and name not in self._crowded:
+            known = name in self._known
+            token = self._database.try_once(take_free, self._namespace, want, known)
             if token:
+                if not known:
+                    remember(self._known, name)
                 return Grant(token)
+            self._known.discard(name)
         answer = await self._database.carry_out(until, self._take, want, patience, suspect)
         if isinstance(answer, Taken):
-            await self._wake(want.name, answer.wake, until)
+            if answer.wake is not None:
+                await self._wake(name, answer.wake, until)
             return Grant(answer.token)
         seat = answer.incumbent
         incumbent = Incumbent(seat.token, seat.beat, seat.lasts / 1e6, seat.about) if seat is not None else None
@@ -124,6 +143,15 @@ class SqliteEngine:
     def _take(
         self, connection: Connection, want: Want, patience: float | None, suspect: Suspect | None
     ) -> Taken | Refused:
+        address = "" if patience is None else self._waiting.address()
+        connection.execute("BEGIN IMMEDIATE")
+        now, stamp = connection.now(), connection.stamp()
+        comes_back = want.holder in self._queued
+        simply = comes_back and suspect is None and want.mode == "exclusive"
+        if simply and take_in_turn(connection, self._namespace, want, now, stamp):
+            connection.execute("COMMIT")
+            self._queued.discard(want.holder)
+            return Taken(stamp)
         ask = Ask(
             want.holder,
             int(want.ttl * 1_000_000),
@@ -132,25 +160,27 @@ class SqliteEngine:
             int(want.delay * 1_000_000),
             want.about,
             None if patience is None else int(patience * 1_000_000),
-            "" if patience is None else self._waiting.address(),
+            address,
             suspect,
         )
-        connection.execute("BEGIN IMMEDIATE")
-        now, stamp = connection.now(), connection.stamp()
         record = Record(connection, self._namespace, want.name)
-        record.load_queue_for(ask, now)
+        record.load_queue_for(ask, now, comes_back=comes_back)
         answer = table.take(record.entry, ask, now, stamp)
         self._commit(connection, record, want.name)
+        if isinstance(answer, Refused) and patience is not None:
+            remember(self._queued, want.holder)
+        else:
+            self._queued.discard(want.holder)
         return answer
 
     def _commit(self, connection: Connection, record: Record, name: str) -> None:
         check_ceiling(connection, record)
         record.save()
         connection.execute("COMMIT")
-        if not record.crowd:
+        if record.crowd:
+            remember(self._crowded, name)
+        else:
             self._crowded.discard(name)
-        elif len(self._crowded) < MOST_CROWDED:
-            self._crowded.add(name)
 
     async def _wake(self, name: str, place: Place | None, until: float) -> None:
         """Wake a waiter. One whose process is gone leaves the queue, and the next is woken.
@@ -206,11 +236,17 @@ class SqliteEngine:
         """Give the name back, and leave its queue. False when it was not held by this holder any more."""
         if name not in self._crowded and self._database.try_once(release_alone, self._namespace, name, holder):
             return True
-        answer = await self._database.carry_out(until, self._release_by_table, name, holder)
-        await self._wake(name, answer.wake, until)
+        answer = await self._database.carry_out(until, self._release, name, holder)
+        self._queued.discard(holder)
+        if answer.wake is not None:
+            await self._wake(name, answer.wake, until)
         return answer.held
 
-    def _release_by_table(self, connection: Connection, name: str, holder: str) -> Released:
+    def _release(self, connection: Connection, name: str, holder: str) -> Released:
+        passed_on = release_to_queue(connection, self._namespace, name, holder)
+        if passed_on is not None:
+            remember(self._crowded, name)
+            return passed_on
         connection.execute("BEGIN IMMEDIATE")
         now = connection.now()
         record = Record(connection, self._namespace, name)
@@ -278,6 +314,13 @@ class SqliteEngine:
         """In a forked child: let go of what was inherited, without touching it."""
         self._waiting.forked()
         self._database.forked()
+
+
+def remember(names: set[str], name: str) -> None:
+    """Add it, after forgetting all when they have become too many."""
+    if len(names) >= MOST_REMEMBERED:
+        names.clear()
+    names.add(name)
 
 
 class SqliteFamily:

@@ -96,7 +96,11 @@ class Database:
         except BaseException as error:  # noqa: BLE001 -- raised again, unless somebody else was writing
             self._undo(connection, error, until=_NEVER)
             answer = None
-        self._give_back(connection)
+        idle = self._idle
+        if len(idle) < MOST_IDLE:
+            idle.append(connection)
+        else:
+            self._drop(connection)
         if self._desk is not None:
             self._count_steps(self._desk)
         return answer

@@ -56,13 +56,13 @@ class Connection:
     """A connection and what it knows of its file. Used by one thread at a time."""
 
     __slots__ = (
-        "__weakref__", "_disowned", "_identity", "_look_at", "_pid", "_raw", "ceiling", "clock", "execute", "mount",
-        "path", "stamp",
+        "__weakref__", "_disowned", "_identity", "_look_at", "_pid", "_raw", "_read_clock", "ceiling", "clock",
+        "execute", "mount", "path", "stamp",
     )  # fmt: skip
 
     def __init__(self, raw: sqlite3.Connection, path: Path, identity: tuple[int, int], clock: Clock) -> None:
         self._raw, self._identity, self._pid = raw, identity, os.getpid()
-        self.path, self.clock, self.stamp = path, clock, clock.stamp
+        self.path, self.clock, self._read_clock, self.stamp = path, clock, clock.now, clock.stamp
         # One cursor for all: whoever asks a question takes all of its answer before asking the next one.
         self.execute: Execute = _quietly(raw.cursor().execute) if NUMBERS_WARN else raw.cursor().execute
         self.mount: Mount | None = None
@@ -76,7 +76,7 @@ class Connection:
 
         Otherwise a process could go on alone, with locks that nobody else sees.
         """
-        now = self.clock.now()
+        now = self._read_clock()
         if now >= self._look_at:
             self._look(now)
         return now

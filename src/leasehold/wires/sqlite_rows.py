@@ -1,15 +1,15 @@
 """One name's entry as it stands in the file: loaded into the lease table's own shape, and written back.
 
 The usual case, an exclusive lease on a free name, is a single statement on a single row. `crowd` says when a name is
-more than that row: other kinds of lease sit in `seat`, the queue is in `waiter`. All else is done by the lease table,
-between ``BEGIN IMMEDIATE`` and ``COMMIT``.
+more than that row: other kinds of lease sit in `seat`, the queue is in `waiter`. Passing an exclusive lease down its
+queue has statements of its own. All else is done by the lease table, between ``BEGIN IMMEDIATE`` and ``COMMIT``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leasehold.core.table import LONGEST_SILENCE, TURN, Ask, Entry, Place, Seat
+from leasehold.core.table import LATENESS, LONGEST_SILENCE, SLACK, TURN, Ask, Entry, Place, Released, Seat
 
 if TYPE_CHECKING:
     from leasehold.core.engine import Renewal, Want
@@ -19,6 +19,7 @@ SEATS, QUEUE = 1, 2
 """What `crowd` is made of. A bit that is set may be out of date; one that is not set is true."""
 ALL = 1 << 62
 
+# Where three words are allowed they are compared one by one: of a list SQLite makes a table, anew for each row.
 SCHEMA = """
 CREATE TABLE meta (
     one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -61,7 +62,7 @@ CREATE TABLE waiter (
     name TEXT NOT NULL,
     seq INTEGER NOT NULL,
     holder TEXT NOT NULL,
-    mode TEXT NOT NULL CHECK (mode IN ('exclusive', 'shared', 'permit')),
+    mode TEXT NOT NULL CHECK (mode = 'exclusive' OR mode = 'shared' OR mode = 'permit'),
     most INTEGER NOT NULL,
     since INTEGER NOT NULL,
     until INTEGER NOT NULL,
@@ -72,16 +73,35 @@ CREATE TABLE waiter (
 CREATE INDEX waiter_by_holder ON waiter (holder);
 """
 
-# The stamp is the token: were it not above the name's last token, this changes nothing, and the lease table decides.
-_TAKE_FREE = """
+# The stamp is the token: were it not above the name's last token, these change nothing, and the lease table decides.
+_HELD = (
+    "token = ?3, turn_since = ?5, holder = ?4, since = ?5, expires = ?6, lasts = ?7, beat = 0, delay = ?8, about = ?9"
+)
+_IS_FREE = "token < ?3 AND closed_until <= ?5 AND (holder IS NULL OR (expires <= ?5 AND delay = 0))"
+_THIS = "namespace = ?1 AND name = ?2"
+_TAKE_NEW = f"""
 INSERT INTO lease SELECT ?1, ?2, ?3, ?5, 0, 0, ?4, ?5, ?6, ?7, 0, ?8, ?9 FROM meta WHERE base < ?3
-ON CONFLICT (namespace, name) DO UPDATE SET
-    token = ?3, turn_since = ?5, holder = ?4, since = ?5, expires = ?6, lasts = ?7, beat = 0, delay = ?8, about = ?9
-WHERE token < ?3 AND crowd = 0 AND closed_until <= ?5 AND (holder IS NULL OR (expires <= ?5 AND delay = 0))
+ON CONFLICT (namespace, name) DO UPDATE SET {_HELD} WHERE crowd = 0 AND {_IS_FREE}
+"""  # noqa: S608 -- a constant
+_TAKE_AGAIN = f"UPDATE lease SET {_HELD} WHERE {_THIS} AND crowd = 0 AND {_IS_FREE}"  # noqa: S608 -- a constant
+_NTH_IN_QUEUE = (
+    "(SELECT {} FROM waiter WHERE namespace = ?1 AND name = ?2 AND until > {} ORDER BY seq LIMIT 1 OFFSET {})"
+)
+# The one behind must not need to be told that it is the first now, else the lease table has to see to it.
+_TAKE_IN_TURN = f"""
+UPDATE lease SET {_HELD} WHERE {_THIS} AND crowd = {QUEUE} AND {_IS_FREE}
+AND {_NTH_IN_QUEUE.format("holder", "?5", 0)} = ?4
+AND coalesce({_NTH_IN_QUEUE.format("until", "?5", 1)}, 0) <= ?6 + {LATENESS + SLACK}
+"""  # noqa: S608 -- a constant
+_LEAVE_QUEUE = """
+DELETE FROM waiter WHERE namespace = ?1 AND name = ?2
+AND seq <= (SELECT seq FROM waiter WHERE holder = ?3 AND namespace = ?1 AND name = ?2)
 """
-_RELEASE_ALONE = """
-UPDATE lease SET holder = NULL, turn_since = ?4
-WHERE namespace = ?1 AND name = ?2 AND holder = ?3 AND crowd = 0 AND expires > ?4
+_GIVE_BACK = f"UPDATE lease SET holder = NULL, turn_since = ?4 WHERE {_THIS} AND holder = ?3 AND expires > ?4"  # noqa: S608
+_RELEASE_ALONE = f"{_GIVE_BACK} AND crowd = 0"
+_RELEASE_TO_QUEUE = f"""
+{_GIVE_BACK} AND crowd = {QUEUE} AND closed_until <= ?4
+RETURNING {_NTH_IN_QUEUE.format("address || ' ' || holder", "?4", 0)}
 """
 _RENEW = """
 UPDATE {} SET lasts = max(lasts, ?5), expires = ?6 + max(lasts, ?5), beat = beat + 1
@@ -128,26 +148,58 @@ INSERT OR REPLACE INTO seat (namespace, name, holder, token, mode, since, expire
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ADD_PLACE = """
-INSERT INTO waiter SELECT ?1, ?2, coalesce(max(seq), 0) + 1, ?3, ?4, ?5, ?6, ?7, ?8, ?9
-FROM waiter WHERE namespace = ?1 AND name = ?2
+INSERT INTO waiter VALUES (
+    ?1, ?2, (SELECT coalesce(max(seq), 0) + 1 FROM waiter WHERE namespace = ?1 AND name = ?2),
+    ?3, ?4, ?5, ?6, ?7, ?8, ?9
+)
 """
 _MOVE_PLACE = "UPDATE waiter SET until = ?, address = ? WHERE namespace = ? AND name = ? AND seq = ?"
 
 
-def take_free(connection: Connection, namespace: str, want: Want) -> int:
-    """Take a name that is free and that nobody waits for, in one statement; returns the token, or 0."""
+def take_free(connection: Connection, namespace: str, want: Want, known: bool) -> int:
+    """Take a name that is free and that nobody waits for, in one statement; returns the token, or 0.
+
+    A name that is `known` to have a row costs less.
+    """
     stamp = connection.stamp()
     if stamp >= connection.ceiling:
         return 0
-    now, ttl, delay = connection.now(), int(want.ttl * 1_000_000), int(want.delay * 1_000_000)
-    values = (namespace, want.name, stamp, want.holder, now, now + ttl, ttl, delay, want.about)
-    return stamp if connection.execute(_TAKE_FREE, values).rowcount == 1 else 0
+    values = _held(namespace, want, connection.now(), stamp)
+    return stamp if connection.execute(_TAKE_AGAIN if known else _TAKE_NEW, values).rowcount == 1 else 0
+
+
+def take_in_turn(connection: Connection, namespace: str, want: Want, now: int, stamp: int) -> bool:
+    """Within a transaction: take a free name whose queue the asker heads; False when it is not as simple."""
+    if stamp >= connection.ceiling:
+        return False
+    if connection.execute(_TAKE_IN_TURN, _held(namespace, want, now, stamp)).rowcount != 1:
+        return False
+    connection.execute(_LEAVE_QUEUE, (namespace, want.name, want.holder))
+    return True
+
+
+def _held(namespace: str, want: Want, now: int, stamp: int) -> tuple[Any, ...]:
+    name, holder, seconds, _, _, delay, about = want
+    ttl = int(seconds * 1_000_000)
+    return namespace, name, stamp, holder, now, now + ttl, ttl, int(delay * 1_000_000), about
 
 
 def release_alone(connection: Connection, namespace: str, name: str, holder: str) -> bool:
     """Give back an exclusive lease that nobody waits for, in one statement; False when it is not as simple."""
-    now = connection.now()
-    return connection.execute(_RELEASE_ALONE, (namespace, name, holder, now)).rowcount == 1
+    return connection.execute(_RELEASE_ALONE, (namespace, name, holder, connection.now())).rowcount == 1
+
+
+def release_to_queue(connection: Connection, namespace: str, name: str, holder: str) -> Released | None:
+    """Give back an exclusive lease that others wait for, in one statement; None when it is not as simple."""
+    values = (namespace, name, holder, connection.now())
+    released = connection.execute(_RELEASE_TO_QUEUE, values).fetchall()
+    if not released:
+        return None
+    [[head]] = released
+    if head is None:
+        return Released(True, None)
+    address, _, waiter = head.partition(" ")
+    return Released(True, Place(waiter, "exclusive", 1, 0, 0, address))
 
 
 def renew(connection: Connection, namespace: str, lease: Renewal, now: int) -> bool:
@@ -220,9 +272,10 @@ class Record:
             for place in self._execute(_PLACE_OF, (holder, *self._key)).fetchall():
                 self._add(place, now)
 
-    def load_queue_for(self, ask: Ask, now: int) -> None:
-        """Load as much of the queue as can make a difference to an answer."""
-        self.load_queue(2, now)
+    def load_queue_for(self, ask: Ask, now: int, *, comes_back: bool) -> None:
+        """Load as much of the queue as can make a difference to an answer; who comes back may be its head."""
+        if comes_back:
+            self.load_queue(2, now)
         queue = self.entry.queue
         if not queue or queue[0].holder != ask.holder:  # the head has nobody before it who could matter
             self.load_queue(depth_for(self.entry, ask, now), now, ask.holder)
@@ -243,8 +296,13 @@ class Record:
         self._save_seats()
         lease = next((_columns(seat) for seat in entry.seats if seat.mode == "exclusive"), _NO_LEASE)
         row = (entry.token, entry.turn_since, entry.closed_until, self.crowd, *lease)
-        if row != self._row and (self.known or self.minted):
+        if not self._is_saved(row) and (self.known or self.minted):
             self._execute(_PUT_LEASE, (*self._key, *row))
+
+    def _is_saved(self, row: tuple[Any, ...]) -> bool:
+        """Whether the file says the same. Without a holder it may say anything of the lease that was."""
+        saved = self._row
+        return row == saved or (row[4] is None and saved is not None and row[:5] == saved[:5])
 
     def _save_queue(self) -> None:
         waiting = {place.holder: place for place in self.entry.queue}
