@@ -217,6 +217,7 @@ def test_a_connection_that_does_not_answer_is_not_asked_again_and_again(url: str
     waiter.join(30)
     pin = family.pins.get(b)
     assert pin is not None
+    assert isinstance(run_blocking(engine.take(want("n", b, ttl=6.0), until=soon(engine))), Grant)
 
     def is_busy() -> bool:
         with contextlib.suppress(OutcomeUnknown):
@@ -229,6 +230,25 @@ def test_a_connection_that_does_not_answer_is_not_asked_again_and_again(url: str
         eventually(is_busy, within=40.0)
     eventually(lambda: isinstance(run_blocking(engine.take(want("n", b), until=soon(engine))), Grant))
     assert run_blocking(engine.release("n", b, until=soon(engine)))
+    run_blocking(engine.close())
+
+
+@pytest.mark.parametrize("age", [0.0, 60.0])
+def test_what_a_short_wait_has_brought_is_a_lease_since_the_wait_began(url: str, age: float) -> None:
+    """After a long one the server is asked, for its own timer may be about to end the connection."""
+    family = PostgresSessionFamily(target_from_url(url), fresh_namespace(), "test")
+    engine, holder = family.blocking(), "a" * 32
+    began = engine.world.now()
+    run_blocking(engine.wait(want("n", holder, ttl=300.0), soon(engine, 30.0)))
+    pin = family.pins.get(holder)
+    assert pin is not None
+    assert pin.asked_at is not None
+    pin.asked_at -= age
+    for since in (None if age else pin.asked_at, None):  # it is counted so once only
+        answer = run_blocking(engine.take(want("n", holder, ttl=300.0), until=soon(engine)))
+        assert answer == Grant(pin.token, since)
+    assert pin.proved.sent_at > began
+    assert run_blocking(engine.release("n", holder, until=soon(engine)))
     run_blocking(engine.close())
 
 

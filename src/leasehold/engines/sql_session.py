@@ -31,6 +31,9 @@ SHORTEST_OPENING, SHORTEST_REQUEST = 0.15, 0.05
 """Even a caller in a hurry lets a connection be opened and used once, in seconds: without one, nobody gets anywhere."""
 LOOK_EVERY: Final = 0.1
 """How soon a connection that the server has closed is noticed, in seconds: also that of a lease just taken."""
+FRESH: Final = 0.1
+"""What a wait of less than this share of a TTL has brought is taken as it is, as a lease since the wait began: the
+server's timer started no earlier. After a longer wait the timer is started anew, for a round trip."""
 SWEEP_EVERY: Final = 256
 SESSION_CAPABILITIES: Final = frozenset(
     {
@@ -96,6 +99,9 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         """Take the lock and mint its token in one round trip, or say who has it."""
         pin = self._pins.get(want.holder)
         if pin is not None and pin.token:
+            since = self._brought_since(pin, want.ttl)
+            if since is not None:
+                return Grant(pin.token, since)
             if pin.posted is not None and self.world.now() > pin.posted.sent_at + pin.posted.ttl:
                 self._pins.unpin(pin, clean=False)  # without an answer for a whole TTL: it is not asked for ever
             elif await self._prove(pin, want.ttl, until):
@@ -121,8 +127,13 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         except EngineError as error:
             log().debug("names that nobody uses could not be swept: %s", error)
 
+    def _brought_since(self, pin: Pin[KeyT], ttl: float) -> float | None:
+        """Since when a lock is a lease that a short wait has brought just now."""
+        asked_at, pin.asked_at = pin.asked_at, None
+        return asked_at if asked_at is not None and self.world.now() - asked_at <= FRESH * ttl else None
+
     async def _prove(self, pin: Pin[KeyT], ttl: float, until: float) -> bool:
-        """Whether a wait has brought the lock, or an answer that came too late.
+        """Whether a long wait has brought the lock, or an answer that came too late.
 
         The server's timer may have started long before the answer was here, so it is started anew.
         """
@@ -136,9 +147,11 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
             return
         try:
             key = self._key_of(self._namespace, want.name)
+            asked_at = self.world.now()
             pin = await self._pins.pin(want.holder, key, self._sockets, until)
             with self._pins.closed_on_error(pin):
                 await self._queue(pin, want, until)
+                pin.asked_at = asked_at
         except (EngineError, *SENSELESS) as error:
             log().debug("a wait for %s ended without the lock: %s", ascii(want.name), error)
 
