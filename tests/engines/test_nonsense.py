@@ -16,9 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+from psycopg.pq import ConnStatus
 from tests.contract.engines import memory_folder
 from tests.support.consul_server import running_consul
 from tests.support.etcd_server import running_etcd
@@ -32,6 +34,7 @@ from leasehold.core.engine import Busy, Engine, EngineFamily, Grant, Renewal, Wa
 from leasehold.core.worlds import run_blocking
 from leasehold.errors import LeaseholdError
 from leasehold.opening import open_family
+from leasehold.wires.postgres_line import Line
 
 BY_DAY, BY_NIGHT = 5, 1000
 ENGINES = (
@@ -383,3 +386,13 @@ def test_a_thousand_times(site: Site, step: Step) -> None:
         playing = [threads.submit(play, site, world, step, each, seed) for seed, world in enumerate(PLAYERS)]
         counts = sum((player.result() for player in playing), Counter[str]())
     assert counts["spoiled"] == each * len(PLAYERS)
+
+
+def test_a_notification_that_is_no_text_is_for_nobody() -> None:
+    """A hostile PostgreSQL server may name its channels as it likes."""
+    said = iter([SimpleNamespace(relname=b"lh_\xff", extra=b"\xfe"), None])
+    line = Line.__new__(Line)
+    line._pgconn = SimpleNamespace(  # type: ignore[assignment]
+        consume_input=lambda: None, notifies=lambda: next(said), status=ConnStatus.OK
+    )
+    assert line.notifications() == [("lh_\ufffd", "\ufffd")]

@@ -257,7 +257,8 @@ class Line:
             self._pgconn.consume_input()
             found = []
             while (notification := self._pgconn.notifies()) is not None:
-                found.append((notification.relname.decode(), notification.extra.decode("utf-8", "replace")))
+                channel, said = notification.relname, notification.extra
+                found.append((channel.decode("utf-8", "replace"), said.decode("utf-8", "replace")))
         except psycopg.Error:
             raise ConnectionError from None
         if self._pgconn.status == _BAD:
