@@ -38,13 +38,14 @@ class Shop:
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.orders = 0
-        self._seconds, self._lock = seconds, threading.Lock()
+        self.before_the_answer: Callable[[], object] = lambda: time.sleep(seconds)
+        self._lock = threading.Lock()
 
     def serve(self, path: str, body: bytes) -> tuple[int, list[tuple[str, str]], list[bytes]]:
         with self._lock:
             self.orders += 1
             number = self.orders
-        time.sleep(self._seconds)
+        self.before_the_answer()
         status = int(path.rpartition("/")[2]) if path[-3:].isdigit() else 201
         parts = [b"\x00\xff order %d " % number, body]
         if path.startswith("/large"):
@@ -221,12 +222,19 @@ async def _a_hundred_in_one_loop(store: Any) -> list[tuple[int, bool]]:
 
 
 def test_who_comes_while_it_is_under_way_is_told_to_come_again(serve: Serve, store: SqlKeys) -> None:
-    with serve(Shop(seconds=0.5), store) as call, ThreadPoolExecutor(2) as pool:
-        replies = list(pool.map(lambda _: call("/orders", b"x", idempotency_key="k-1"), range(2)))
-    refused = next(reply for reply in replies if reply.status != 201)
-    assert refused.status == 409
+    shop, may_end = Shop(), threading.Event()
+    shop.before_the_answer = lambda: may_end.wait(PATIENT)
+    with serve(shop, store) as call, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(call, "/orders", b"x", idempotency_key="k-1")
+        while not shop.orders:
+            time.sleep(0.01)
+        refused = call("/orders", b"x", idempotency_key="k-1")
+        may_end.set()
+        assert first.result().status == 201
+        assert call("/orders", b"x", idempotency_key="k-1").replayed
     assert refused.headers["retry-after"] == "1"
     _is_problem(refused, 409)
+    assert shop.orders == 1
 
 
 def _is_problem(reply: Reply, status: int) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import contextlib
+import functools
 import subprocess
 import sys
 import threading
@@ -260,6 +263,71 @@ def test_a_member_that_comes_back_within_its_grace_gets_its_partitions_again(pat
             assert stays.owned == seen[0][1], "its partitions were taken by others, or theirs moved"
             assert stays.members == ("one", "two")
         assert seen == [seen[0]] * 3
+
+
+RESTARTED = f"""
+import pathlib, sys
+from leasehold import Leasehold
+from leasehold.patterns.partitions import Entities, Partitions
+with Leasehold(pathlib.Path(sys.argv[1]), label=sys.argv[2]) as client:
+    with Partitions(client, Entities("orders", {COUNT}), ttl={TTL}, every=0.1, grace={10 * PATIENT}) as member:
+        for line in sys.stdin:
+            print(member.owned, flush=True)
+"""
+
+
+class Process:
+    """A member in a process of its own, which leaves in good order."""
+
+    def __init__(self, path: Path, label: str) -> None:
+        command = [sys.executable, "-c", RESTARTED, str(path), label]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    @property
+    def owned(self) -> dict[int, int]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        owned: dict[int, int] = ast.literal_eval(self._process.stdout.readline())
+        return owned
+
+    def end(self) -> None:
+        if self._process.returncode is None:
+            try:
+                self._process.communicate(timeout=PATIENT)
+            finally:
+                self._process.kill()
+
+
+def test_a_rolling_restart_moves_nothing(path: Path) -> None:
+    """One process after the other, as a deployment does it: with a grace, members are known by their labels."""
+
+    def has_its_share(one: Process) -> bool:
+        return len(one.owned) == COUNT // 3
+
+    with contextlib.ExitStack() as stack:
+
+        def started(label: str) -> Process:
+            process = Process(path, label)
+            stack.callback(process.end)
+            return process
+
+        running = {label: started(label) for label in ("one", "two", "three")}
+        eventually(lambda: all(map(has_its_share, running.values())))
+        before = {label: one.owned for label, one in running.items()}
+        for label in list(running):
+            running.pop(label).end()
+            time.sleep(0.5)  # some rounds, in which it is not there
+            others = {other: one.owned for other, one in running.items()}
+            assert others == {other: before[other] for other in others}, "others have taken its partitions"
+            running[label] = back = started(label)
+            eventually(functools.partial(has_its_share, back))
+            after = back.owned
+            assert after.keys() == before[label].keys()
+            assert all(after[number] > token for number, token in before[label].items())
+            before[label] = after
+        assert {label: one.owned for label, one in running.items()} == before
 
 
 def test_a_member_that_is_gone_for_longer_than_its_grace_is_followed(path: Path, one: Leasehold) -> None:
