@@ -13,6 +13,7 @@ from tests.engines.redis_help import ENGINES, WORLDS, Caller, calling, family_at
 from tests.support.redis_server import RedisServer, running
 
 from leasehold.core.engine import Busy, Grant, Renewal
+from leasehold.core.table import PROMPT
 from leasehold.engines.redis_keys import keys_of
 from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from leasehold.testing.ports import free_port
@@ -240,6 +241,7 @@ def test_a_hung_waiter_is_passed_over_after_its_turn(engine: Caller, server: Red
     with calling(family_at(server.url), "blocking") as hung:
         hung.take(want(name), patience=30.0)
         engine.take(waiter, patience=30.0)
+        engine.pause(PROMPT / 1e6)
         engine.release(name, holder.holder)
         answer = engine.take(waiter, patience=30.0)
         assert isinstance(answer, Busy)
