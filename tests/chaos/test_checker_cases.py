@@ -86,6 +86,20 @@ def test_an_overlap_after_a_stop_is_shown_but_not_held_against_the_lock() -> Non
     assert verdicts([*elsewhere.history, Event(0.0, "w3", "ask", op=99)], STOPPED)["exclusive"].status == "violated"
 
 
+def test_who_hears_late_of_an_older_grant_was_overtaken_and_has_overtaken_nobody() -> None:
+    """The engine's clock is set forward, and ends the lease of w1 before w1 has heard of it; then w2 has it."""
+    story = Story()
+    story.lease("w2", 1.5, 1.6, 2, release=4.0)
+    op = story.lease("w1", 0.5, 2.0, 1)
+    story.add(3.0, "w1", "lost", op, 1, told=True)
+    story.fault(0.4, 1.4, "engine-clock-jump", "the engine")
+    found = verdicts(story.history, STOPPED)
+    assert (found["exclusive"].status, len(found["exclusive"].shown)) == ("held", 1)
+    assert found["told"].status == "not asked"
+    unexcused = [event for event in story.history if event.worker != "run"]
+    assert verdicts(unexcused, STOPPED)["exclusive"].status == "violated"
+
+
 def test_what_a_fault_did_may_show_before_it_is_done() -> None:
     """An operator ends the lease of w1; the next one is granted it before the operator is done and notes it."""
     story = Story()

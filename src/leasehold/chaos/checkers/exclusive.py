@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold.chaos.checkers.record import Lease, Record, compatible
+from leasehold.chaos.checkers.record import Lease, Record, compatible, was_before
 from leasehold.chaos.checkers.verdict import Verdict, Violation, found
 
 NAME = "exclusive"
@@ -33,7 +33,7 @@ def check(record: Record) -> Verdict:
                     continue
                 overlap = min(lease.until, other.until) - lease.since
                 longest = max(longest, overlap)
-                robbed = record.may_be_robbed(other, lease.since)
+                robbed = record.may_be_robbed(other if was_before(other, lease) else lease, lease.since)
                 (shown if robbed else violations).append(_overlap(other, lease, overlap))
             standing.append(lease)
     leases = [lease for lease in record.leases if lease.mode != "permit"]

@@ -131,6 +131,13 @@ def compatible(one: Lease, other: Lease) -> bool:
     return one.mode == other.mode != "exclusive" or (one.owner == other.owner and (one.again or other.again))
 
 
+def was_before(one: Lease, other: Lease) -> bool:
+    """Whether the engine gave the first of two leases before the second: the news of a grant may come late."""
+    if one.token is None or other.token is None or one.token == other.token:
+        return one.since < other.since
+    return one.token < other.token
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A read or a write at the resource, as its worker saw it."""

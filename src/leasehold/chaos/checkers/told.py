@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from leasehold.chaos.checkers.record import Lease, Record, compatible
+from leasehold.chaos.checkers.record import Lease, Record, compatible, was_before
 from leasehold.chaos.checkers.verdict import Verdict, Violation, found
 
 NAME = "told"
@@ -29,7 +29,8 @@ def check(record: Record) -> Verdict:
         for place, lease in enumerate(leases):
             if lease.lost is not None and lease.deadline is not None:
                 after_deadline.append(max(lease.lost.at - lease.deadline.at, 0.0))
-            successor = next((one for one in leases[place + 1 :] if not compatible(lease, one)), None)
+            later = (one for one in leases[place + 1 :] if was_before(lease, one))
+            successor = next((one for one in later if not compatible(lease, one)), None)
             if successor is None or not _overtaken(record, lease, successor):
                 continue
             overtaken += 1
