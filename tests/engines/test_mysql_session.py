@@ -13,7 +13,7 @@ import pytest
 from tests.engines.mysql_help import eventually, fresh_namespace, soon, want
 from tests.support.mariadb_server import MariadbServer
 
-from leasehold import Capability, Leasehold, LeaseLost, NotSupported
+from leasehold import Capability, Leasehold, LeaseLost, NotAcquired, NotSupported
 from leasehold.core.engine import Grant
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.mysql_session import MysqlSessionFamily, key_of
@@ -59,6 +59,35 @@ def test_a_holder_whose_connection_is_killed_is_told_at_once(url: str, mariadb_s
             lease.release()
         with others.lock("n", wait=5) as next_one:
             assert next_one.token > lease.token
+
+
+def test_who_stops_waiting_ends_nobody_elses_connection(url: str, mariadb_server: MariadbServer) -> None:
+    """A server that was restarted since gives the number of a waiter's old connection to somebody else."""
+    namespace = fresh_namespace()
+    waiter, theirs = MysqlSessionFamily(target_from_url(url), namespace, "test"), want("n", "waiter")
+    with Leasehold(url, namespace=namespace) as locks, locks.lock("n", ttl=60) as lease:
+        number = holder(mariadb_server, namespace)
+        assert number is not None
+        waiter.waiting[theirs.holder] = number
+        engine = waiter.blocking()
+        assert run_blocking(engine.release("n", theirs.holder, until=soon(engine))) is False
+        assert waiter.waiting == {}
+        run_blocking(engine.close())
+        lease.extend()
+        assert holder(mariadb_server, namespace) == number
+
+
+def test_who_stops_waiting_leaves_the_servers_queue(url: str, mariadb_server: MariadbServer) -> None:
+    namespace = fresh_namespace()
+    with Leasehold(url, namespace=namespace) as locks, Leasehold(url, namespace=namespace) as others:
+        with locks.lock("n", ttl=60):
+            assert others.lock("n", wait=0.3).try_acquire() is None
+            with pytest.raises(NotAcquired):
+                others.lock("n", wait=0.3).acquire()
+            status = locks.status("n")
+            assert status is not None
+            eventually(lambda: locks.status("n").waiters == ())  # type: ignore[union-attr]
+        assert holder(mariadb_server, namespace) is None
 
 
 def test_the_lock_of_a_killed_process_is_free_at_once(url: str) -> None:

@@ -88,7 +88,8 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
         held = await super().release(name, holder, until=until)
         connection = self._waiting.pop(holder, None)
         if connection is not None:  # a server that makes somebody wait does not look whether that one is still there
-            await self._ask(self._request("kill", connection), until)
+            waits = f"GET_LOCK({literal(self._key_of(self._namespace, name))}"
+            await self._ask(self._request("end_wait", connection, waits), until)
         return held
 
     def forked(self) -> None:

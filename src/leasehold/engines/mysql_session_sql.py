@@ -48,6 +48,10 @@ _TEXTS: Final = {
         SELECT LAST_INSERT_ID(), IS_USED_LOCK($3)""",
     "self": "SELECT CONNECTION_ID()",
     "kill": "KILL CONNECTION $1",
+    # Only if that connection still waits for this lock: after a restart another one may have its number.
+    "end_wait": """
+        SET @leasehold_waits = (SELECT id FROM information_schema.processlist WHERE id = $1 AND LOCATE($2, info));
+        KILL CONNECTION COALESCE(@leasehold_waits, 0)""",
     "who": "SELECT IS_USED_LOCK($1)",
     "page": """
         SELECT namespace, name, lock_name, {old} FROM leasehold_session
@@ -70,5 +74,5 @@ _TEXTS: Final = {
 def session_statements(clock: str) -> dict[str, Statement]:
     """All statements."""
     words = {"now": clock, "old": f"since <= {clock} - {KEEP_IDLE}", "page_size": SWEEP_AT_ONCE}
-    names = dict.fromkeys(_TEXTS, "") | {"kill": NUDGE}
+    names = dict.fromkeys(_TEXTS, "") | {"kill": NUDGE, "end_wait": NUDGE}
     return {name: written(names[name] or name, text.format(**words)) for name, text in _TEXTS.items()}

@@ -194,9 +194,10 @@ class MysqlSessions(Sessions):
     def _self(self, connection: Connection) -> list[Row]:
         return [(connection.pid,)]
 
-    def _nudge(self, _connection: Connection, pid: int) -> list[Row]:
+    def _nudge(self, _connection: Connection, pid: int, waits: str = "") -> list[Row]:
+        """Kill a connection; one that is to be killed while it waits is spared when it holds something."""
         killed = self.connection_of(pid)
-        if killed is not None:
+        if killed is not None and not (waits and +killed.locks):
             killed.end("forced" if +killed.locks else "killed")
         return []
 
