@@ -249,13 +249,13 @@ class Keeper:
     async def _give_back(self, engine: Engine, chore: Chore) -> bool:
         """Give back once; returns whether that was all.
 
-        The request that was interrupted went by another connection and may arrive after this one: when there was
-        nothing to give back at first, a second look follows.
+        The request that was interrupted went by another connection and may arrive after this one: so a second look
+        follows, also when there was something to give back, for that may have been handed to an earlier request.
         """
         try:
-            found = await engine.release(chore.want.name, chore.want.holder, until=self._world.now() + 1.0)
+            await engine.release(chore.want.name, chore.want.holder, until=self._world.now() + 1.0)
         except LeaseholdError:
             return False
         looked_before, chore.looked = chore.looked, True
         chore.done()
-        return found or looked_before
+        return looked_before

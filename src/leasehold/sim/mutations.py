@@ -378,7 +378,7 @@ def abandoned_attempt_not_cleaned_up() -> list[Edit]:
 @_caught_by("leftovers")
 def abandoned_attempt_looked_for_once() -> list[Edit]:
     """The clean-up overtakes the interrupted request, finds nothing, and is content."""
-    return [edit(keeper.Keeper._give_back, ("return found or looked_before", "return found or not looked_before"))]
+    return [edit(keeper.Keeper._give_back, ("return looked_before", "return True"))]
 
 
 @_caught_by("leftovers")

@@ -105,7 +105,7 @@ BUGS = {
         faults=("client-clock-jump",),
         edits=lambda: [
             edit(
-                redis.RedisEngine._granted,
+                redis.Seen.grant_from,
                 ("Grant(token)", "Grant(int(__import__('time').time() * 1e6))"),
             )
         ],
@@ -153,8 +153,8 @@ BUGS = {
         wait=4.0,
         edits=lambda: [
             edit(
-                acquire.acquire,
-                ("sent_at=sent_at if answer.since is None else min(sent_at, answer.since)", "sent_at=world.now()"),
+                acquire._believed,
+                ("sent_at if grant.since is None else min(sent_at, grant.since)", "engine.world.now()"),
             )
         ],
     ),
