@@ -156,6 +156,8 @@ class Facts(NamedTuple):
     """What this engine adds to the drift margin of a lease, in seconds."""
     place_stays: float = 0.0
     """For how long at most a place in the queue stays by itself, in seconds, where that is longer than a lease does."""
+    hands_over: bool = False
+    """Whether who waits may be granted the name without having asked again."""
 
 
 class Engine(Protocol):

@@ -249,13 +249,13 @@ class Keeper:
     async def _give_back(self, engine: Engine, chore: Chore) -> bool:
         """Give back once; returns whether that was all.
 
-        The request that was interrupted went by another connection and may arrive after this one: so a second look
-        follows, also when there was something to give back, for that may have been handed to an earlier request.
+        The request that was interrupted went by another connection and may arrive after this one: when there was
+        nothing to give back at first, a second look follows. So it does where what was found may have been handed over.
         """
         try:
-            await engine.release(chore.want.name, chore.want.holder, until=self._world.now() + 1.0)
+            found = await engine.release(chore.want.name, chore.want.holder, until=self._world.now() + 1.0)
         except LeaseholdError:
             return False
         looked_before, chore.looked = chore.looked, True
         chore.done()
-        return looked_before
+        return (found and not engine.facts.hands_over) or looked_before

@@ -102,13 +102,13 @@ _CLUSTER: Final = Guarantee(
 
 def cluster_facts(address: str) -> Facts:
     """Describe a cluster, before anything is sent to it."""
-    return Facts("redis+cluster", address, _CAPABILITIES, _CLUSTER, LEAST_TTL, place_stays=PLACE_STAYS)
+    return Facts("redis+cluster", address, _CAPABILITIES, _CLUSTER, LEAST_TTL, place_stays=PLACE_STAYS, hands_over=True)
 
 
 def facts_of(target: Target) -> Facts:
     """Describe a target, before anything is sent to it."""
     guarantee = _ONE_PRIMARY if target.service is None else _SENTINEL
-    return Facts("redis", target.address, _CAPABILITIES, guarantee, LEAST_TTL, place_stays=PLACE_STAYS)
+    return Facts("redis", target.address, _CAPABILITIES, guarantee, LEAST_TTL, place_stays=PLACE_STAYS, hands_over=True)
 
 
 def check_correctness(address: str, replication: Any, memory: Any, persistence: Any) -> None:

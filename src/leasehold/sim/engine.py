@@ -45,6 +45,7 @@ FACTS = Facts(
         enforce_with="the simulated resources",
     ),
     least_ttl=0.1,
+    hands_over=True,
 )
 
 

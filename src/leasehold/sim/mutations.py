@@ -378,7 +378,7 @@ def abandoned_attempt_not_cleaned_up() -> list[Edit]:
 @_caught_by("leftovers")
 def abandoned_attempt_looked_for_once() -> list[Edit]:
     """The clean-up overtakes the interrupted request, finds nothing, and is content."""
-    return [edit(keeper.Keeper._give_back, ("return looked_before", "return True"))]
+    return [edit(keeper.Keeper._give_back, (" or looked_before", " or True"))]
 
 
 @_caught_by("leftovers")
