@@ -80,12 +80,8 @@ class Line:
             answers.feed([await self.stream.answer(until)])
             if not answers.is_complete:
                 raise Nonsense("rows that nobody asked for")
-        except Nonsense as problem:
-            self.close()
-            raise nonsense(problem, self._address) from None
-        except OSError as error:
-            self.close()
-            raise self._failure(error, sent=sent, commits=commits) from None
+        except (Nonsense, OSError) as error:
+            raise self._broken(error, sent=sent, commits=commits) from None
         except BaseException:
             self.close()
             raise
@@ -129,12 +125,8 @@ class Line:
             await self.stream.send(payload, until)
             sent = True
             answers = await self._answers(requests, until)
-        except Nonsense as problem:
-            self.close()
-            raise nonsense(problem, self._address) from None
-        except OSError as error:
-            self.close()
-            raise self._failure(error, sent=sent, commits=commits) from None
+        except (Nonsense, OSError) as error:
+            raise self._broken(error, sent=sent, commits=commits) from None
         except BaseException:
             self.close()
             raise
@@ -207,7 +199,11 @@ class Line:
             raise nonsense(f"{len(results)} answers to {ends[-1]} statements", self._address)
         return [results[end - 1] for end in ends]
 
-    def _failure(self, error: OSError, *, sent: bool, commits: bool) -> EngineError:
+    def _broken(self, error: Nonsense | OSError, *, sent: bool, commits: bool) -> EngineError:
+        """Close the connection, whatever stands unread in it, and say what its end means for a request."""
+        self.close()
+        if isinstance(error, Nonsense):
+            return nonsense(error, self._address)
         if not sent:
             return unreachable(self._address, "the connection broke")
         failed = unanswered if isinstance(error, TimeoutError) else cut_off
