@@ -102,6 +102,25 @@ def test_force_release_wakes_and_outbids(tmp_path: Path) -> None:
         assert next_one.token > token
 
 
+def test_a_free_name_is_kept_for_the_head_of_its_queue(tmp_path: Path) -> None:
+    """Who comes back before the head does is told to wait, on the short way as on the long one."""
+    with opened(tmp_path / "l.db") as engine:
+
+        def asked(holder: str) -> Grant | Busy:
+            return run_blocking(engine.take(want("n", holder), until=soon(engine), patience=20.0))
+
+        held = asked("h")
+        assert isinstance(held, Grant)
+        assert isinstance(asked("first"), Busy)
+        assert isinstance(asked("second"), Busy)
+        assert run_blocking(engine.release("n", "h", until=soon(engine)))
+        assert isinstance(asked("second"), Busy)
+        first = asked("first")
+        assert isinstance(first, Grant)
+        assert first.token > held.token
+        assert isinstance(asked("second"), Busy)
+
+
 def test_renewals_come_in_any_number(tmp_path: Path) -> None:
     with opened(tmp_path / "l.db") as engine:
         renewals = []
