@@ -216,10 +216,12 @@ class Stage:
             answer = error
         finally:
             self.struck = self._liar.plan.disarm()
-            if self.struck is None:
+            if self.struck is None and not isinstance(answer, LeaseholdError):
                 self._answers = max(self._answers or 1, self._liar.plan.passed_on)
             self._changed |= self.struck is not None and not self.struck.hangs_up
         assert time.monotonic() - since < LONGEST, f"it took its time after {self.struck}"
+        if self.struck is None and self._changed and isinstance(answer, LeaseholdError):
+            self.reopen()  # what an earlier nonsense broke may last as long as a session
         return answer
 
 
