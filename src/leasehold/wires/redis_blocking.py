@@ -18,11 +18,13 @@ import struct
 import threading
 import weakref
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 from leasehold.core.engine import Grant
 from leasehold.core.worlds import World, run_blocking
 from leasehold.errors import EngineError
+from leasehold.wires.lookout import Lookout
 from leasehold.wires.redis_dial import connect_blocking
 from leasehold.wires.redis_replies import (
     LARGEST_REPLY,
@@ -70,12 +72,16 @@ class Line:
         self._writable.register(sock, select.POLLOUT)
         self.poll = readable.poll
         """Whether there is something to read; called with milliseconds."""
+        lookout = Lookout(readable.poll)
+        self._look_out, self._doze = lookout.look, lookout.doze
 
     def ask(self, request: bytes, until: float) -> Any:
         """Send one request and return its reply. Wake-ups in front of the reply are older than it, and dropped."""
         sent = 0
         try:
+            began = monotonic()
             sent = self._send(request)
+            self._look_out(began)
             self._feed(self._receive(USUAL_REPLY))
             reply = self._gets()
         except self._not_yet:
@@ -149,6 +155,7 @@ class Line:
 
         None when the connection broke: it is time to ask.
         """
+        self._doze()
         try:
             while True:
                 reply = self._gets()
