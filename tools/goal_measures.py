@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from endurance import endure
 from leasehold import AsyncLeasehold, EngineError, Lease, Leasehold, LeaseLost, NotAcquired
 from leasehold.bench.places import Place, private_places, private_redis
 from leasehold.bench.resp import BareSocket
@@ -34,6 +35,7 @@ MEMORY = Path("/dev/shm")  # noqa: S108
 OVER_THE_WAIT, CANCELLED_WITHIN, ENGINE_BACK, TOLD_WITHIN = 0.25, 0.1, 1.0, 0.05
 LEAST_TTL = {"consul": 10.0}
 TTL = 2.0
+ENDURED_FOR = 600.0
 
 
 class Seen(NamedTuple):
@@ -274,6 +276,20 @@ def nothing_left() -> Seen:
     return Seen(f"left by 10,000 attempts in vain: {text}", not any(left.values()), str(sum(left.values()) or ""))
 
 
+# C4: nothing grows
+
+
+def endured() -> Seen:
+    """C4, but for ten minutes: only a day shows all of it."""
+    with private_places() as (places, missing):
+        if missing:
+            raise RuntimeError(missing[0])
+        verdicts = endure(places, ENDURED_FOR)
+    text = f"in {ENDURED_FOR / 60:.0f} minutes instead of a day, on {'; '.join(map(str, verdicts))}"
+    failed = [str(verdict) for verdict in verdicts if not verdict.is_good]
+    return Seen(text, False if failed else None, "; ".join(failed))
+
+
 # R6, F1: counted elsewhere
 
 
@@ -356,6 +372,7 @@ MEASURES: dict[str, Callable[[], Seen]] = {
     "L5": minority_down,
     "L6": nobody_starves,
     "C3": nothing_left,
+    "C4": endured,
     "F1": bad_input,
     "F5": interruptions,
 }
