@@ -85,20 +85,19 @@ class ConsulAndModel(RuleBasedStateMachine):
             ids = self.ids[data.draw(SESSIONS)]
             kind = data.draw(st.integers(0, 9))
             for side, session in enumerate(ids):
-                operations[side].append(
-                    [
-                        locking(key, session, b"x"),
-                        locking(key, session, b"y"),
-                        locking(key, session, b""),
-                        unlocking(key, session, b"z"),
-                        if_on(key, session),
-                        setting(self.base.encode() + b"broken"),
-                        getting(key),
-                        getting_all(self.base.encode()),
-                        deleting(key),
-                        deleting_all(self.base.encode() + b"e/"),
-                    ][kind]
-                )
+                operation = [
+                    locking(key, session, b"x"),
+                    locking(key, session, b"y"),
+                    locking(key, session, b""),
+                    unlocking(key, session, b"z"),
+                    if_on(key, session),
+                    setting(self.base.encode() + b"broken"),
+                    getting(key),
+                    getting_all(self.base.encode()),
+                    deleting(key),
+                    deleting_all(self.base.encode() + b"e/"),
+                ][kind]
+                operations[side].append(json.loads(operation))
         (status, real, _), (_, modelled, _) = self.both("PUT", "txn", *operations)
         if status == 200:
             found, expected = real["Results"] or [], modelled["Results"]

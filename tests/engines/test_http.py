@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.wires.http import MOST_BODY, Answer, Answers, Malformed, request
+from leasehold.wires.http import MOST_BODY, Answer, Answers, Malformed, headers_of, request
 
 HEAD = b"HTTP/1.1 200 OK\r\nX-Index: 7\r\n"
 
@@ -83,7 +83,8 @@ def test_the_other_end_says_whether_the_connection_stays() -> None:
 
 
 def test_nothing_can_be_smuggled_into_a_request() -> None:
-    assert request("GET", "/a", {"Host": "b"}, b"") == b"GET /a HTTP/1.1\r\nHost: b\r\n\r\n"
+    assert request("GET", "/a", headers_of({"Host": "b"}), b"") == b"GET /a HTTP/1.1\r\nHost: b\r\n\r\n"
+    assert request("PUT", "/a", headers_of({}), b"{}") == b"PUT /a HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
     for target, header in (("/a\r\nX: y", "b"), ("/a", "b\r\nX: y"), ("/a", "b\0")):
         with pytest.raises(ValueError, match="end it"):
-            request("PUT", target, {"Host": header}, b"{}")
+            request("PUT", target, headers_of({"Host": header}), b"{}")

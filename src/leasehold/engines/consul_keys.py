@@ -13,6 +13,7 @@ b'leasehold/%/%2E%2E/'
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -30,6 +31,7 @@ def namespace_start(namespace: str) -> bytes:
     return PREFIX + (_encoded(namespace) or _NO_NAMESPACE) + b"/"
 
 
+@functools.lru_cache(maxsize=1024)
 def keys_of(namespace: str, name: str) -> NameKeys:
     """The keys of one name."""
     return NameKeys(namespace_start(namespace) + _encoded(name))

@@ -15,6 +15,7 @@ b'leasehold/shop/a%2Fb/e/7f.0'
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, unquote
@@ -92,6 +93,7 @@ class NameKeys:
         return self._base + b"/" + _KINDS["exclusive"], self._base + b"/" + _KINDS["permit"][:-1] + _AFTER_SLASH
 
 
+@functools.lru_cache(maxsize=1024)
 def keys_of(namespace: str, name: str) -> NameKeys:
     """The keys of one name."""
     return NameKeys(namespace_range(namespace)[0] + _encoded(name))

@@ -89,7 +89,7 @@ class ZooKeeperEngine:
             await self._nodes.confirm(place.lease, since, ttl, until)
         while (answer := await self._step(place, patience, until)) is None:
             pass
-        if isinstance(answer, Grant):
+        if isinstance(answer, Grant) and not place.lease.lasts_until(since + ttl):
             await self._nodes.confirm(place.lease, since, ttl, until)
         return answer
 
@@ -117,7 +117,6 @@ class ZooKeeperEngine:
     ) -> Grant | Busy | None:
         """Granted, or not, given the list of the name's nodes."""
         queue = await self._nodes.queue_in(session, place.want.name, listed, until)
-        place.version = self._nodes.version_in(listed)
         if place.node not in queue:
             place.lose_node()
             return None
@@ -128,6 +127,7 @@ class ZooKeeperEngine:
                 return await self._move_up(place, until)
             place.granted = True
             return Grant(place.token)
+        place.version = self._nodes.version_in(listed)
         if place.waits:
             return Busy(SILENCE, place.incumbent)
         if patience is None:

@@ -96,7 +96,8 @@ class Nodes:
         old = [] if place.node is None else [messages.delete(f"{folder}/{place.node.name}")]
         requests = [*old, messages.create(path, data, self.permissions, flags), *more]
         replies: list[Reply] = []
-        for folders in ([], [messages.create_container(folder, self.permissions)], self._all_folders(folder)):
+        for missing in range(3):
+            folders = self._all_folders(folder)[-1 if missing == 1 else 0 :] if missing else []
             replies = await self.change(place, session, [*folders, *requests], until)
             reply = replies[len(folders) + len(old)]
             if reply.error == OK:
@@ -264,7 +265,7 @@ class Nodes:
         folder = self.folder(name)
         while True:
             queue = self._nodes_in(reply)
-            if all(0 <= node.number < layout.LAST_NUMBER for node in queue):
+            if not queue or (queue[0].number >= 0 and queue[-1].number < layout.LAST_NUMBER):
                 return queue
             looks = [messages.exists(f"{folder}/{node.name}") for node in queue]
             *seen, reply = await self._wire.ask(session, [*looks, messages.get_children(folder)], until)

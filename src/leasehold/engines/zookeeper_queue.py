@@ -17,6 +17,7 @@ Node(name='e-0123456789abcdef-0000000007', mode='exclusive', id='0123456789abcde
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -34,6 +35,7 @@ LAST_NUMBER: Final = 2**31 - 1
 """ZooKeeper gives this one to everybody who comes after it."""
 
 
+@functools.lru_cache(maxsize=1024)
 def encoded(text: str) -> str:
     """A namespace or a name as one part of a path."""
     if text in (".", ".."):
@@ -58,6 +60,7 @@ class Node(NamedTuple):
     """Its token, if the name tells it; else the node's own first transaction is the token."""
 
 
+@functools.lru_cache(maxsize=1024)
 def node_in(name: str) -> Node | None:
     """Read a node's name; None when it is not one of ours."""
     match = _NODE.fullmatch(name)

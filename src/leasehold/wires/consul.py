@@ -25,7 +25,9 @@ from leasehold.wires.sockets import BlockingSockets, Sockets
 from leasehold.wires.sql_pool import Pool
 
 T = TypeVar("T")
-Operation = dict[str, Any]
+Operation = str
+"""In JSON: written by hand, for every lease comes by here twice."""
+_in_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 MOST_OPERATIONS: Final = 64
 """In one transaction."""
 MOST_WATCHES: Final = 32
@@ -114,7 +116,10 @@ def deleting_all(start: bytes) -> Operation:
 
 
 def _operation(verb: str, key: bytes, **more: str) -> Operation:
-    return {"KV": {"Verb": verb, "Key": key.decode(), **more}}
+    fields = f'"Verb":"{verb}","Key":{_in_json(key.decode())}'
+    for name, value in more.items():
+        fields += f',"{name}":{_in_json(value)}'
+    return f'{{"KV":{{{fields}}}}}'
 
 
 def _packed(value: bytes) -> str:
@@ -137,12 +142,12 @@ class ConsulWire:
         self._idle_watches: list[Line] = []
 
     async def _ask(
-        self, method: str, target: str, request: object, until: float, read: Callable[[Answer], T], *, changes: bool
+        self, method: str, target: str, request: str | None, until: float, read: Callable[[Answer], T], *, changes: bool
     ) -> T:
-        """Send one request, and read its answer."""
+        """Send one request, in JSON, and read its answer."""
         if until <= self.world.now():
             raise EngineUnavailable(f"there was no time left to ask {self._address}")
-        body = b"" if request is None else json.dumps(request, separators=(",", ":")).encode()
+        body = b"" if request is None else request.encode()
         line = await self._pool.lend(until)
         try:
             answer = await line.ask(method, f"/v1/{target}", body, until, changes=changes)
@@ -155,15 +160,15 @@ class ConsulWire:
         return self._read(line, answer, read, changes=changes)
 
     def _read(self, line: Line, answer: Answer, read: Callable[[Answer], T], *, changes: bool) -> T:
-        address = f"consul at {line.endpoint}"
         try:
             if answer.status in {200, 404, 409}:
                 return read(answer)
         except _STRANGE as error:
-            raise nonsense(address, f"{type(error).__name__} in {quoted(answer.body[:200])}") from None
+            what = f"{type(error).__name__} in {quoted(answer.body[:200])}"
+            raise nonsense(f"consul at {line.endpoint}", what) from None
         except _NoSuchThing:
             pass
-        failure = refused(address, answer.status, answer.body, changes=changes)
+        failure = refused(f"consul at {line.endpoint}", answer.status, answer.body, changes=changes)
         if isinstance(failure, EngineUnavailable | OutcomeUnknown):
             self._leave(line)
         raise failure
@@ -191,7 +196,7 @@ class ConsulWire:
             "Checks": [],
             "NodeChecks": [],
         }
-        return await self._ask("PUT", "session/create", request, until, _session_in, changes=True)
+        return await self._ask("PUT", "session/create", _in_json(request), until, _session_in, changes=True)
 
     async def renew_session(self, session: str, until: float) -> bool:
         """Let a session last for another TTL; False when it has ended."""
@@ -216,7 +221,8 @@ class ConsulWire:
     ) -> list[Entry] | Refused:
         """Carry out all operations in one step, or none; returns what they read or wrote. Raises `SessionGone`."""
         target = "txn" if changes else "txn?consistent"
-        outcome = await self._ask("PUT", target, operations, until, _outcome_in, changes=changes)
+        request = f"[{','.join(operations)}]"
+        outcome = await self._ask("PUT", target, request, until, _outcome_in, changes=changes)
         if isinstance(outcome, Refused):
             words = " ".join(outcome.why.values())
             if PERMISSION in words:
@@ -253,7 +259,7 @@ class ConsulWire:
         if key.endswith(b"/"):
             target += "&recurse"
         try:
-            answer = await line.ask("GET", target, b"", until + LATE, changes=False)
+            answer = await line.ask("GET", target, b"", until + LATE, changes=False, soon=False)
             news = self._read(line, answer, _news_in, changes=False)
         except BaseException as error:
             self._watching.discard(line)
@@ -313,7 +319,7 @@ def _path(key: bytes) -> str:
 def _json(answer: Answer) -> Any:
     if answer.status != 200:
         raise _NoSuchThing
-    return json.loads(answer.body)
+    return json.loads(answer.body.decode())
 
 
 def _session_in(answer: Answer) -> str:
@@ -326,7 +332,7 @@ def _session_in(answer: Answer) -> str:
 def _outcome_in(answer: Answer) -> list[Entry] | Refused:
     if answer.status == 404:
         raise _NoSuchThing
-    outcome = json.loads(answer.body)
+    outcome = json.loads(answer.body.decode())
     if answer.status == 409:
         return Refused({int(one["OpIndex"]): str(one["What"]) for one in outcome["Errors"]})
     return [_entry(one["KV"]) for one in outcome["Results"] or ()]

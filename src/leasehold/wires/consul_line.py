@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 from leasehold.errors import EngineError
 from leasehold.wires import http
 from leasehold.wires.consul_address import Address
 from leasehold.wires.consul_errors import nonsense, unanswered, unreachable
 from leasehold.wires.http_stream import Stream, dial
 from leasehold.wires.sockets import Sockets
-from leasehold.wires.urls import Endpoint
+from leasehold.wires.urls import Endpoint, Hidden
 
 
 class Line:
@@ -18,16 +20,22 @@ class Line:
         self.endpoint = endpoint
         self._stream, self._answers, self._open = stream, http.Answers(), True
         self._address = f"consul at {endpoint}"
-        self._headers = {"Host": str(endpoint)}
-        if address.token is not None:
-            self._headers["X-Consul-Token"] = address.token
+        token = {} if address.token is None else {"X-Consul-Token": address.token}
+        self._headers = Hidden(http.headers_of({"Host": str(endpoint), **token}))
 
-    async def ask(self, method: str, target: str, body: bytes, until: float, *, changes: bool) -> http.Answer:
-        """Send one request and return its answer, whatever its code; `changes`: it is more than a question."""
+    async def ask(
+        self, method: str, target: str, body: bytes, until: float, *, changes: bool, soon: bool = True
+    ) -> http.Answer:
+        """Send one request and return its answer, whatever its code.
+
+        `changes`: it is more than a question. `soon`: it is answered at once, not when something happens.
+        """
         message = http.request(method, target, self._headers, body)
         try:
+            began, answer = monotonic(), None
             await self._stream.write(message, until)
-            answer = None
+            if soon:
+                self._stream.look_out(began)
             while answer is None:
                 data = await self._stream.read(until)
                 if not data:

@@ -11,6 +11,7 @@ Answer(status=200, headers={'content-length': '2', 'x-index': '7'}, body=b'{}')
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Final, NamedTuple
 
@@ -43,14 +44,37 @@ class Answer(NamedTuple):
         return "close" not in self.headers.get("connection", "").lower()
 
 
-def request(method: str, target: str, headers: dict[str, str], body: bytes) -> bytes:
-    """The bytes of a request. What is given must be ASCII without line ends, as addresses and tokens here are."""
-    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    if any(not line.isprintable() for line in lines):
+def headers_of(headers: dict[str, str]) -> str:
+    """What `request` sends of them. They must be ASCII without line ends, as addresses and tokens here are."""
+    return "".join(f"{_checked(f'{name}: {value}')}\r\n" for name, value in headers.items())
+
+
+def request(method: str, target: str, headers: str, body: bytes) -> bytes:
+    """The bytes of a request, with `headers_of` something. The target, too, must be ASCII without line ends."""
+    length = f"Content-Length: {len(body)}\r\n" if body or method != "GET" else ""
+    return f"{_checked(f'{method} {target} HTTP/1.1')}\r\n{headers}{length}\r\n".encode("ascii") + body
+
+
+def _checked(line: str) -> str:
+    if not line.isprintable():
         raise ValueError("a line of a request holds a character that would end it")
-    if body or method != "GET":
-        lines.append(f"Content-Length: {len(body)}")
-    return "\r\n".join((*lines, "", "")).encode("ascii") + body
+    return line
+
+
+@functools.lru_cache(maxsize=16)  # answers of the same second to the same kind of request differ in their bodies only
+def _head_in(head: str) -> tuple[int, dict[str, str]]:
+    """The status and the headers, which nobody may change."""
+    first, *rest = head.split("\r\n")
+    status, headers = _STATUS_LINE.fullmatch(first), dict[str, str]()
+    if status is None:
+        raise Malformed(f"it begins with {quoted(first)}")
+    for line in rest:
+        header = _HEADER.fullmatch(line)
+        name = header[1].lower() if header is not None else ""
+        if header is None or (name in _MEASURES and name in headers):
+            raise Malformed(f"a header that is none, or a length that is given twice: {quoted(line)}")
+        headers.setdefault(name, header[2])
+    return int(status[1]), headers
 
 
 class Answers:
@@ -86,18 +110,8 @@ class Answers:
             if len(self._buffer) >= MOST_HEAD:
                 raise Malformed("a head that does not end")
             return False
-        first, *rest = self._buffer[:end].decode("latin-1").split("\r\n")
+        self._status, self._headers = _head_in(self._buffer[:end].decode("latin-1"))
         del self._buffer[: end + 4]
-        status = _STATUS_LINE.fullmatch(first)
-        if status is None:
-            raise Malformed(f"it begins with {quoted(first)}")
-        self._status, self._headers = int(status[1]), {}
-        for line in rest:
-            header = _HEADER.fullmatch(line)
-            name = header[1].lower() if header is not None else ""
-            if header is None or (name in _MEASURES and name in self._headers):
-                raise Malformed(f"a header that is none, or a length that is given twice: {quoted(line)}")
-            self._headers.setdefault(name, header[2])
         self._measure_body()
         return True
 

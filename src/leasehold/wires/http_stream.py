@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import select
 import socket
 import ssl
 from typing import Any, Final
 
-from leasehold.wires.sockets import Sockets, has_something, tune
+from leasehold.wires.lookout import AGREED, Lookout
+from leasehold.wires.sockets import BlockingSockets, Sockets, has_something, tune
 from leasehold.wires.urls import Endpoint
 
 _MOST_AT_ONCE: Final = 65536
@@ -19,6 +21,11 @@ class Stream:
 
     def __init__(self, sock: socket.socket, sockets: Sockets) -> None:
         self._sock, self._sockets = sock, sockets
+        self._lookout: Lookout | None = None
+        if isinstance(sockets, BlockingSockets):  # an event loop has other work to do
+            readable = select.poll()  # not shared: a connection carries one request at a time
+            readable.register(sock, select.POLLIN)
+            self._lookout = Lookout(readable.poll, AGREED)
 
     async def write(self, data: bytes, until: float) -> None:
         """Send all of it."""
@@ -30,6 +37,11 @@ class Stream:
                 await self._ready(to_write=True, until=until)
             except ssl.SSLWantReadError:
                 await self._ready(to_write=False, until=until)
+
+    def look_out(self, since: float) -> None:
+        """Look for an answer, for a moment, before anybody waits for it; `since`: when the request was to be sent."""
+        if self._lookout is not None:
+            self._lookout.look(since)
 
     async def read(self, until: float) -> bytes:
         """Some bytes, as soon as there are any; none when the other end has closed it."""

@@ -110,38 +110,41 @@ class Wire(ABC, Generic[B]):
     ) -> list[Reply]:
         """Send requests together, and return the reply to each; they are carried out in this order."""
         line, answers, sent_at = await self._send(session, requests, until, watch)
-        changes = any(request.changes for request in requests)
         if not await self.hear(line, answers[-1], until):
-            raise self._not_heard(line, sent_at, changes=changes)
-        replies = [answer.reply for answer in answers]
-        for reply in replies:
+            raise self._not_heard(line, sent_at, requests)
+        replies, by_leader = [], False
+        for request, answer in zip(requests, answers, strict=True):
+            replies.append(reply := answer.reply)
+            by_leader |= request.by_leader
             if reply.error == SESSION_EXPIRED:
                 session.end()
                 raise refusal(reply.error, line.endpoint, "asking")
             if reply.error == SESSION_MOVED:
                 line.fail("another connection has replaced it")
-                raise unanswered(line.endpoint, "another connection has replaced this one", changes=changes)
-        session.answered(line, sent_at, by_leader=any(request.by_leader for request in requests))
+                raise _lost(line, "another connection has replaced this one", requests)
+        session.answered(line, sent_at, by_leader=by_leader)
         return replies
 
     async def _send(
         self, session: Session, requests: Sequence[Request], until: float, watch: Watch | None
     ) -> tuple[Line, list[Answer], float]:
         while True:
-            line = await self.line_of(session, until)
             sent_at = self.world.now()
+            if (line := session.usable_line(sent_at, self._caller())) is None:
+                line = await self.line_of(session, until)
+                sent_at = self.world.now()
             try:
                 return line, line.send(requests, sent_at, watch), sent_at
             except NotSent:  # it has just broken, or is being replaced
                 if sent_at >= until:
                     raise
 
-    def _not_heard(self, line: Line, sent_at: float, *, changes: bool) -> Exception:
+    def _not_heard(self, line: Line, sent_at: float, requests: Sequence[Request]) -> Exception:
         if line.heard_at < sent_at <= self.world.now() - SILENCE:
             line.fail("it was silent for too long")
         if line.failure is not None:
             self._endpoints.failed(line.endpoint)
-        return unanswered(line.endpoint, line.failure or "it took too long", changes=changes)
+        return _lost(line, line.failure or "it took too long", requests)
 
     async def hear(self, line: Line, listener: Listener, until: float) -> bool:
         """Whether what the listener waits for has come by then; if not, the line may have failed."""
@@ -232,6 +235,10 @@ class Wire(ABC, Generic[B]):
                 session.end()
 
 
+def _lost(line: Line, why: str, requests: Sequence[Request]) -> Exception:
+    return unanswered(line.endpoint, why, changes=any(request.changes for request in requests))
+
+
 class BlockingWire(Wire[PipeBell]):
     """For threads: nothing ever suspends."""
 
@@ -248,12 +255,17 @@ class BlockingWire(Wire[PipeBell]):
         return line.bell_for_threads()
 
     async def _ready(self, line: Line, bell: PipeBell, until: float) -> bool:
+        if line.is_idle:  # it waits for news, not for an answer
+            line.lookout.doze()
+        elif line.lookout.look(line.asked_at):
+            return True
         poll = select.poll()
         poll.register(line.socket, select.POLLIN | (select.POLLOUT if line.has_more_to_send else 0))
         poll.register(bell.hearing, select.POLLIN)
         ready = poll.poll(math.ceil(max(until - self.world.now(), 0.0) * 1000))
-        if any(one == bell.hearing for one, _ in ready):
-            bell.heard()
+        for one, _ in ready:
+            if one == bell.hearing:
+                bell.heard()
         return bool(ready)
 
 

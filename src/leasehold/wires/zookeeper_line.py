@@ -15,10 +15,12 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
 from leasehold.wires import zookeeper_messages as messages
-from leasehold.wires.sockets import Bell
+from leasehold.wires.lookout import AGREED, Lookout
+from leasehold.wires.sockets import Bell, has_something
 from leasehold.wires.zookeeper_errors import NotSent
 from leasehold.wires.zookeeper_messages import Malformed, Reply, Request
 
@@ -92,7 +94,8 @@ class Answer(Listener):
     __slots__ = ("_number", "_reply")
 
     def __init__(self, number: int) -> None:
-        super().__init__()
+        self.bell: Bell | None = None
+        self.done = False
         self._number = number
         self._reply: Reply | None = None
 
@@ -108,7 +111,8 @@ class Answer(Listener):
             raise Malformed("it answers another question")
         self._reply = reply
         self.done = True
-        self.ring()
+        if self.bell is not None:
+            self.ring()
 
 
 class Watch(Listener):
@@ -149,7 +153,12 @@ class Line:
         self.seen = 0
         """The latest transaction that an answer spoke of."""
         self.heard_at = self.sent_at = now
+        self.asked_at = monotonic()
+        """When the latest requests were about to be sent, on the clock of those who look out for answers."""
         self._sock, self._lock = sock, threading.Lock()
+        number = sock.fileno()
+        self.lookout = Lookout(lambda _milliseconds: has_something(number), AGREED)
+        """For the thread that reads."""
         self._out, self._in = bytearray(), bytearray()
         self._moving = False
         """Set while bytes are being moved. Found set by another, it tells that an interruption has lost some."""
@@ -166,15 +175,16 @@ class Line:
         """Send requests together; raises `NotSent` if nothing of them can have left. `watch` begins with them."""
         with self._lock:
             self._check()
-            answers = [Answer(self._next_number()) for _ in requests]
+            answers = []
+            for request in requests:
+                answers.append(answer := Answer(self._next_number()))
+                self._out += messages.framed(answer._number, request)
             if watch is not None:
                 watch.line = self
                 for path in watch.left:
                     self._watches.setdefault(path, []).append(watch)
             self._unanswered.extend(answers)
-            for answer, request in zip(answers, requests, strict=True):
-                self._out += messages.framed(answer._number, request)
-            self.sent_at = now
+            self.sent_at, self.asked_at = now, monotonic()
             self._flush()
         return answers
 
@@ -242,7 +252,8 @@ class Line:
                 self._fail("an answer was interrupted half-way")
             if self.failure is not None:
                 return
-            self._flush()
+            if self._out:
+                self._flush()
             self._moving, heard = True, False
             try:
                 while data := self._sock.recv(CHUNK):
@@ -264,7 +275,7 @@ class Line:
 
     def _hand_out(self, now: float) -> None:
         try:
-            while (message := messages.frame_in(self._in, LONGEST_MESSAGE)) is not None:
+            while self._in and (message := messages.frame_in(self._in, LONGEST_MESSAGE)) is not None:
                 number, reply = messages.reply_in(message)
                 # Only a whole message counts: behind a length that is wrong, all that follows would be swallowed.
                 self.heard_at = now
@@ -300,10 +311,11 @@ class Line:
 
     def bell_for_threads(self) -> PipeBell:
         """The bell of the thread that reads."""
-        with self._lock:
-            if self._bell_for_threads is None:
-                self._bell_for_threads = PipeBell()
-            return self._bell_for_threads
+        if (bell := self._bell_for_threads) is None:
+            with self._lock:
+                if (bell := self._bell_for_threads) is None:
+                    bell = self._bell_for_threads = PipeBell()
+        return bell
 
     def end_reading(self, station: Station, who: object) -> None:
         """Let somebody else read, if it was this one who did."""
@@ -312,9 +324,11 @@ class Line:
             if reader is None or reader.who != who:
                 return
             del self._readers[station]
-            for closed in [one for one in self._readers if one.is_closed()]:
-                del self._readers[closed]
-            self._ring_next(station)
+            if self._readers:
+                for closed in [one for one in self._readers if one.is_closed()]:
+                    del self._readers[closed]
+            if self._resting:
+                self._ring_next(station)
             if self.failure is not None and not self._readers:
                 self._sock.close()
 

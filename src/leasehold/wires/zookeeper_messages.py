@@ -39,6 +39,7 @@ _ANY_VERSION: Final = -1
 _EVERYTHING_ALLOWED: Final = 31
 
 _INT = struct.Struct(">i")
+_HEAD = struct.Struct(">iii")
 _REQUEST, _REPLY, _PART = struct.Struct(">ii"), struct.Struct(">iqi"), struct.Struct(">i?i")
 _STAT = struct.Struct(">qqqqiiiqiiq")
 _EVENT = struct.Struct(">ii")
@@ -164,7 +165,7 @@ CLOSE: Final = Request(_CLOSE, b"", changes=True, by_leader=True)
 
 def framed(number: int, request: Request) -> bytes:
     """A request with its number, as it is sent."""
-    return _INT.pack(8 + len(request.body)) + _REQUEST.pack(number, request.kind) + request.body
+    return _HEAD.pack(8 + len(request.body), number, request.kind) + request.body
 
 
 def ping() -> bytes:
