@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from leasehold.core.engine import Want
@@ -30,3 +32,16 @@ def test_what_people_see_is_read_back() -> None:
 @pytest.mark.parametrize("value", [b"", b"x", b"[]", b"1", b'{"about":1}', b'{"since":{}}', b"[" * 100_000, b"\xff"])
 def test_foreign_values_do_no_harm(value: bytes) -> None:
     assert about_in(value) == About()
+
+
+def test_whatever_is_told_is_json() -> None:
+    nasty = WANT._replace(about='a "b" \\ \n \x00 é 日', limit=7)
+    told = json.loads(value_of(nasty, 1000.0, 5.0, with_mode=True))
+    assert told == {
+        "about": nasty.about,
+        "mode": "permit",
+        "since": 1000.0,
+        "until": 1005.0,
+        "ttl": nasty.ttl,
+        "limit": 7,
+    }

@@ -52,6 +52,21 @@ def test_it_gives_up_after_a_moment() -> None:
     assert server.looks > 1
 
 
+def test_it_looks_for_as_long_as_it_is_told() -> None:
+    server = Server(answers=False)
+    began = time.monotonic()
+    assert not Lookout(server.arrived, 50 * MOMENT).look(began)
+    assert time.monotonic() - began >= 50 * MOMENT
+
+
+def test_it_tells_whether_there_is_something_to_read() -> None:
+    server = Server(answers=True)
+    looking = Lookout(server.arrived, 5.0)
+    assert looking.look(time.monotonic())
+    looking.doze()
+    assert not looking.look(time.monotonic()), "this time nobody looks"
+
+
 def test_in_vain_it_looks_ever_more_seldom() -> None:
     server = Server(answers=False)
     looking = Lookout(server.arrived)
