@@ -189,7 +189,7 @@ class AsyncioStage:
             wire._connect = _no_more_connections  # type: ignore[method-assign]
             engine = RedisEngine(family_at("redis://127.0.0.1:1"), wire)
             if step in WAITS:
-                wire._wakes[MINE.holder] = asyncio.get_running_loop().create_future()
+                wire._wakes[MINE.holder] = None
                 return engine.wait(MINE, until)
             return operations(engine)[step]()
 

@@ -132,21 +132,20 @@ class RedisEngine:
         self, want: Want, *, until: float, patience: float | None = None, suspect: Suspect | None = None
     ) -> Grant | Busy:
         """Take the name and mint its token, or say why not; with patience, queue."""
-        name, holder, ttl, mode, limit, delay, about = want
-        form = self._takes.get((name, ttl, mode, limit, delay, about)) or self._take_form(want)
-        rest = f"${len(holder)}\r\n{holder}\r\n{self._seen.argument}{form.terms}"
+        # No request is kept while its answer is under way, but made again where that is needed: it would be kept by
+        # each of thousands of tasks that come to wait at once.
         if patience is None and suspect is None:
-            answer = self._wire.ask((form.alone + rest).encode(), until)
+            answer = self._wire.ask(self._taking(want).encode(), until)
             reply = await answer if self._suspends else answer
             if type(reply) is ErrorReply:
-                reply = await self._once_more(scripts.TAKE, form.alone + rest, reply, until)
+                reply = await self._once_more(scripts.TAKE, self._taking(want), reply, until)
         else:
-            rest += _waiting_arguments(patience, suspect)
-            answer = self._wire.ask_to_queue(holder, (form.queue + rest).encode(), until)
+            answer = self._wire.ask_to_queue(want.holder, self._queueing(want, patience, suspect).encode(), until)
             reply = await answer if self._suspends else answer
             if type(reply) is ErrorReply:
-                reply = await self._once_more(scripts.TAKE_OR_QUEUE, form.queue + rest, reply, until, waiter=holder)
-        granted_or_busy = self._granted(reply, holder) if type(reply) is bytes else _busy(reply)
+                again = self._queueing(want, patience, suspect)
+                reply = await self._once_more(scripts.TAKE_OR_QUEUE, again, reply, until, want.holder)
+        granted_or_busy = self._granted(reply, want.holder) if type(reply) is bytes else _busy(reply)
         if granted_or_busy is None:
             raise await self._failure(reply)
         return granted_or_busy
@@ -312,7 +311,7 @@ class RedisEngine:
         return await self._once_more(script, request, reply, until) if type(reply) is ErrorReply else reply
 
     async def _once_more(
-        self, script: Script, request: str, error: ErrorReply, until: float, *, waiter: str | None = None
+        self, script: Script, request: str, error: ErrorReply, until: float, waiter: str | None = None
     ) -> Any:
         """Bring the script along where the server does not know it, for then nothing was carried out; else raise."""
         if not _says(error, "NOSCRIPT"):
@@ -344,6 +343,19 @@ class RedisEngine:
     def _start(self, script: Script, name: str) -> str:
         """A request up to its keys."""
         return script.by_digest + _pack(*keys_of(self._family.namespace, name))
+
+    def _taking(self, want: Want) -> str:
+        """A request of a caller who does not wait."""
+        name, holder, ttl, mode, limit, delay, about = want
+        form = self._takes.get((name, ttl, mode, limit, delay, about)) or self._take_form(want)
+        return f"{form.alone}${len(holder)}\r\n{holder}\r\n{self._seen.argument}{form.terms}"
+
+    def _queueing(self, want: Want, patience: float | None, suspect: Suspect | None) -> str:
+        """A request of one who does."""
+        name, holder, ttl, mode, limit, delay, about = want
+        form = self._takes.get((name, ttl, mode, limit, delay, about)) or self._take_form(want)
+        waiting = _waiting_arguments(patience, suspect)
+        return f"{form.queue}${len(holder)}\r\n{holder}\r\n{self._seen.argument}{form.terms}{waiting}"
 
     def _take_form(self, want: Want) -> _Form:
         if len(self._takes) >= MOST_REMEMBERED:

@@ -205,7 +205,8 @@ class AsyncWire:
         self.read_grant: Callable[[bytes], Grant | None] = lambda _token: None
         self._target, self._label, self._address = target, label, target.address
         self._line: AsyncLine | None = None
-        self._wakes: dict[str, asyncio.Future[bytes | None]] = {}
+        self._wakes: dict[str, asyncio.Future[bytes] | bytes | None] = {}
+        """For each queued holder: the wake-up that has come; else who waits for it; None while nobody does."""
         self._connecting: asyncio.Task[AsyncLine | EngineError] | None = None
         self._failure: EngineError | None = None
         self._failed_at = float("-inf")
@@ -235,10 +236,11 @@ class AsyncWire:
         line = self._line
         if line is None or line.loop is not asyncio.get_running_loop():
             line = await self._connected(until)
-        self._wakes[holder] = line.loop.create_future()
-        reply = None
+        self._wakes[holder] = reply = None
         try:
-            reply = await line.send(request + line.address_argument, until)
+            answer = line.send(request + line.address_argument, until)
+            del request  # on its way: not to be kept by everyone of thousands who come to wait at once
+            reply = await answer
         finally:
             if type(reply) is not list:
                 self._wakes.pop(holder, None)
@@ -251,21 +253,19 @@ class AsyncWire:
 
     async def wait(self, holder: str, until: float) -> Grant | None:
         """Wait for this holder's wake-up; without one to expect, it is time to ask."""
-        woken = self._wakes.get(holder)
-        if woken is None:
-            return None
-        timer = woken.get_loop().call_later(max(until - self.world.now(), 0.0), _settle, woken, context=self._context)
+        token = self._wakes.get(holder, b"")
         try:
-            token = await woken
-        except BaseException:
-            self._wakes.pop(holder, None)
-            raise
+            if not isinstance(token, bytes):
+                loop = asyncio.get_running_loop()
+                woken = self._wakes[holder] = loop.create_future()
+                timer = loop.call_later(max(until - self.world.now(), 0.0), _settle, woken, context=self._context)
+                try:
+                    token = await woken
+                finally:
+                    timer.cancel()
         finally:
-            timer.cancel()
-        if not token:
-            return None
-        self._wakes.pop(holder, None)
-        return self.read_grant(token)
+            self._wakes.pop(holder, None)
+        return self.read_grant(token) if token else None
 
     async def close(self) -> None:
         """Close the connection; tasks that still use it find it broken."""
@@ -349,17 +349,24 @@ class AsyncWire:
 
     def _wake(self, message: bytes) -> None:
         holder, token = parts_of_wake_up(message)
-        woken = self._wakes.get(holder)
-        if woken is not None:
-            _settle(woken, token)
+        if holder in self._wakes:
+            self._settle(holder, token)
 
     def _lost(self) -> None:
         """Wake everybody: they ask again, on a new connection."""
         self._line = None
-        for woken in self._wakes.values():
-            _settle(woken)
+        for holder in self._wakes:
+            self._settle(holder)
+
+    def _settle(self, holder: str, token: bytes = b"") -> None:
+        """The first wake-up counts, whether or not anybody waits for it yet."""
+        woken = self._wakes[holder]
+        if woken is None:
+            self._wakes[holder] = token
+        elif not isinstance(woken, bytes):
+            _settle(woken, token)
 
 
-def _settle(future: asyncio.Future[bytes | None], token: bytes | None = None) -> None:
+def _settle(future: asyncio.Future[bytes], token: bytes = b"") -> None:
     if not future.done():
         future.set_result(token)

@@ -33,7 +33,7 @@ class AsyncClusterWire(AsyncWire):
     async def ask_to_queue(self, holder: str, request: bytes, until: float, asking: bytes = b"") -> Any:
         """Send a request that lacks its last argument, a channel of the slot, and subscribe to it before."""
         line = await self._connected(until)
-        self._wakes[holder] = line.loop.create_future()
+        self._wakes[holder] = None
         own = channel_for(request, self._nonce)
         slot = slot_of(own.decode())
         channel = self._channels.setdefault(slot, own)
@@ -74,8 +74,8 @@ class AsyncClusterWire(AsyncWire):
         """Wake everybody. Nothing is expected here any more until they have asked again, here or elsewhere."""
         woken, self._wakes, self._channels = self._wakes, {}, {}
         for one in woken.values():
-            if not one.done():
-                one.set_result(None)
+            if isinstance(one, asyncio.Future) and not one.done():
+                one.set_result(b"")
 
     async def dial(self, endpoint: Endpoint, until: float) -> Link:
         """A fresh connection to any node."""
