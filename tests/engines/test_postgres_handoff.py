@@ -51,3 +51,19 @@ def test_a_head_that_nobody_hears_for_is_passed_by(postgres_server: PostgresServ
         assert engine.release("n", FIRST.holder) is True
         assert engine.wait(THIRD, 30.0) < 20.0
         assert isinstance(engine.take(THIRD, patience=60.0), Grant)
+
+
+def test_hundreds_of_waiters_whose_process_is_gone_are_passed_by(postgres_server: PostgresServer) -> None:
+    with (
+        calling(postgres_server.url, "blocking", seconds=60.0) as engine,
+        calling(postgres_server.url, "blocking") as deaf,
+    ):
+        deaf.engine._leases, deaf.engine._namespace = engine.engine._leases, engine.engine._namespace
+        engine.take(FIRST)
+        for number in range(600):
+            assert isinstance(deaf.take(want("n", f"{number:032x}"), patience=600.0), Busy)
+        deaf._run(deaf.engine.close())
+        assert isinstance(engine.take(THIRD, patience=600.0), Busy)
+        assert engine.release("n", FIRST.holder) is True
+        assert engine.wait(THIRD, 30.0) < 20.0
+        assert isinstance(engine.take(THIRD, patience=600.0), Grant)

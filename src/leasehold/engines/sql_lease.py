@@ -8,6 +8,7 @@ several statements at a time.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -325,17 +326,25 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
         return answers
 
     async def _change(self, name: str, holder: str, step: Step[T], depth: Callable[[Record], int], until: float) -> T:
-        """Lock an entry, let the lease table work on it, write what has changed, and wake who is to be woken."""
+        """Change an entry, and see to it that somebody is woken who is to be woken."""
+        changed, told = await self._change_and_tell(name, holder, step, depth, until)
+        if changed.wake is not None and not told:
+            await self._wake_another(name, changed.wake, until)
+        return changed.answer
+
+    async def _change_and_tell(
+        self, name: str, holder: str, step: Step[T], depth: Callable[[Record], int], until: float
+    ) -> tuple[Changed[T], bool]:
+        """Lock an entry, let the lease table work on it, write what has changed, and tell who is to be woken.
+
+        Returns also whether somebody was there to be woken.
+        """
         while True:
             try:
-                changed, told = await self._change_once(name, holder, step, depth, until, leases=self._leases)
+                return await self._change_once(name, holder, step, depth, until, leases=self._leases)
             except Raced:
                 if self.world.now() >= until:
                     raise EngineUnavailable(f"{self.facts.address}: others kept adding this name; try again") from None
-                continue
-            if changed.wake is not None and not told:
-                await self._wake_another(name, changed.wake, until)
-            return changed.answer
 
     async def _change_once(
         self, name: str, holder: str, step: Step[T], depth: Callable[[Record], int], until: float, *, leases: LeaseTable
@@ -373,16 +382,20 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
             self._crowded.add(name)
 
     async def _wake_another(self, name: str, place: Place, until: float) -> None:
-        """A waiter that nobody hears for any more leaves the queue, which wakes the next one.
+        """A waiter that nobody hears for any more leaves the queue, which wakes the next one; thousands may be gone.
 
         What led to this is done and cannot fail any more. A waiter that is not woken asks again by itself, later.
         """
 
-        def pass_by(record: Record) -> Changed[None]:
-            return Changed(None, table.pass_by(record.entry, place, record.now), lazy=True)
+        def pass_by(unheard: Place, record: Record) -> Changed[None]:
+            return Changed(None, table.pass_by(record.entry, unheard, record.now), lazy=True)
 
+        unheard: Place | None = place
         try:
-            await self._change(name, place.holder, pass_by, lambda _: 2, until)
+            while unheard is not None:
+                step = functools.partial(pass_by, unheard)
+                changed, told = await self._change_and_tell(name, unheard.holder, step, lambda _: 2, until)
+                unheard = None if told else changed.wake
         except LeaseholdError as error:
             log().warning("a waiter for %s could not be woken and will ask again later: %s", ascii(name), error)
 
