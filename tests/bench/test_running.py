@@ -12,11 +12,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from leasehold import Leasehold
 from leasehold.bench import SECTIONS, contended, fencing, idle, imports, main, many, run, uncontended
+from leasehold.bench.contestant import Contestant
 from leasehold.bench.contestants import LEASEHOLD
 from leasehold.bench.crew import Crew, WorkerFailed
 from leasehold.bench.effort import QUICK, Effort, Run, Steps
@@ -68,11 +70,12 @@ def test_uncontended_measures_the_floor_leasehold_and_every_peer(tiny: Run) -> N
     assert {"Leasehold", "filelock", "filelock's SQLite lock", "Leasehold (asyncio)"} <= set(labels(sqlite))
     assert {"Leasehold", "redis-py Lock", "python-redis-lock", "redis-py asyncio Lock (asyncio)"} <= set(labels(redis))
     for row in sqlite.rows + redis.rows:
-        ratio, middle, slowest = (row.figures[column] for column in sqlite.columns)
+        ratio, middle, slowest, processor = (row.figures[column] for column in sqlite.columns)
         assert ratio.low is not None
         assert ratio.high is not None
         assert 0 < ratio.low <= ratio.value <= ratio.high
         assert 0 < middle.value <= slowest.value
+        assert processor.value > 0
 
 
 def test_contended_counts_changes_and_finds_leasehold_fair_to_no_less_than_it_is(tiny: Run) -> None:
@@ -83,8 +86,20 @@ def test_contended_counts_changes_and_finds_leasehold_fair_to_no_less_than_it_is
         assert ours.figures[contended.CHANGES].value > 0, "the holder changed"
         assert 0.5 <= ours.figures[contended.FAIRNESS].value <= 1.0
         assert ours.figures[contended.LONGEST].value > 0
-    assert len(finding.aims) == 6
     assert [peer.label for peer, _bound in contended.AIMS] == ["python-redis-lock", "redis-py Lock"]
+    assert sum(aim.what.startswith("holder changes on redis") for aim in finding.aims) == 2
+
+
+def test_leasehold_is_to_be_ahead_of_every_peer_that_is_fair(tmp_path: Path) -> None:
+    def lane(contestant: Contestant, changes: float, fairness: float) -> contended.Lane:
+        one = contended.Contention(changes, fairness, 0.1, 0.1, [])
+        return contended.Lane(contestant, cast("Crew", None), [one], [one])
+
+    lanes = [lane(LEASEHOLD, 50.0, 1.0), lane(REDIS_PY, 100.0, 0.95), lane(PYTHON_REDIS_LOCK, 900.0, 0.4)]
+    place = Place("etcd", "etcd://127.0.0.1", fresh_namespace(), tmp_path)
+    [ahead, _fairness, _longest] = contended._aims(place, lanes)
+    assert (ahead.what, ahead.bound, ahead.met) == (f"holder changes on etcd, to those of {REDIS_PY.label}", 1.0, False)
+    assert ahead.seen.value == 0.5
 
 
 def test_idle_waiters_of_leasehold_leave_the_server_alone_and_those_that_poll_are_seen(tiny: Run) -> None:

@@ -40,6 +40,10 @@ class Effort:
     leases_ttl: float
     async_waiters: int
     async_idle: float
+    reached_within: float
+    """How long it may take until so many leases are held, or so many tasks wait."""
+    stuck_after: float
+    """How long the queue may stand still before the rest of it is given up."""
     imports: int
 
 
@@ -58,6 +62,8 @@ FULL = Effort(
     leases_ttl=10.0,
     async_waiters=10_000,
     async_idle=5.0,
+    reached_within=120.0,
+    stuck_after=30.0,
     imports=15,
 )
 QUICK = Effort(
@@ -75,6 +81,8 @@ QUICK = Effort(
     leases_ttl=1.5,
     async_waiters=500,
     async_idle=0.5,
+    reached_within=30.0,
+    stuck_after=10.0,
     imports=3,
 )
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from leasehold import Leasehold
 from leasehold.bench.contestant import TTL
@@ -12,12 +15,17 @@ from leasehold.bench.effort import Run
 from leasehold.bench.places import Place
 from leasehold.bench.resp import BareSocket
 from leasehold.bench.results import Aim, Figure, Finding, Row, Table
+from leasehold.core.engine import Capability
 from leasehold.worlds import boot_clock
 
 NAME = "many-waiters"
-TAKEN_WITHIN = 180.0
-QUEUED_WITHIN = 60.0
-TRACED_LESS = 5
+ANSWERED_WITHIN = 60.0
+"""A loop that is traced, that starts thousands of tasks, or an engine that lists them, is slow."""
+SLACK = 60.0
+"""How much longer than it may take a worker has to answer."""
+TRACED_LESS, TRACED_TTL = 5, 60.0
+IN_CONNECTIONS = 50
+"""So many, where each lease and each waiter has a connection of its own: servers have limits."""
 OBJECTS, RESIDENT = "bytes of objects each", "bytes of memory each"
 LOST, KEEPERS, SHARE = "lost", "keeper threads", "% of a core"
 CONNECTIONS, COMMANDS = "connections", "commands/s"
@@ -25,99 +33,152 @@ MOST_BYTES_A_LEASE, MOST_SHARE = 2048.0, 25.0
 MOST_BYTES_A_WAITER, MOST_COMMANDS = 4096.0, 4.0
 
 
+@dataclass(slots=True)
+class Reached:
+    """How many of those that were to be measured there are, and why not all."""
+
+    count: int
+    wanted: int
+    why: str = ""
+
+    def remark(self, what: str) -> str:
+        """What the figures are of, where that is less than was to be measured."""
+        return "" if self.count >= self.wanted else f"{self.count:,} of {self.wanted:,} {what}: {self.why}"
+
+
+Part = tuple[dict[str, Figure], Reached]
+
+
+class Kind(NamedTuple):
+    """What there can be many of."""
+
+    what: str
+    table: Table
+    measure: Callable[[Run, Place, bool], Part]
+    aims: Callable[[Run, Place, dict[str, Figure], Reached], list[Aim]]
+
+
 def measure(run: Run) -> Finding:
     """Each engine on its own, in fresh processes: once to trace objects, once to see the process as it is."""
-    leases, waiters, aims = [], [], []
-    for place in run.places:
-        with run.steps.of(f"{run.effort.leases} leases on {place.engine}", 2) as advance:
-            held = _held_leases(run, place, trace=True)
-            advance()
-            held |= _held_leases(run, place, trace=False)
-            leases.append(Row(f"Leasehold on {place.engine}", held))
-        with run.steps.of(f"{run.effort.async_waiters} waiting tasks on {place.engine}", 2) as advance:
-            waited = _waiting_tasks(run, place, trace=True)
-            advance()
-            waited |= _waiting_tasks(run, place, trace=False)
-            waiters.append(Row(f"Leasehold on {place.engine}", waited))
-        aims += _aims(run, place, held, waited)
     effort = run.effort
-    return Finding(
-        [
-            Table(
-                "many",
-                f"{effort.leases:,} leases held by one process",
-                [OBJECTS, RESIDENT, LOST, KEEPERS, SHARE],
-                leases,
-                [f"Held for two TTLs of {effort.leases_ttl:g} s; the share is of the whole process, renewing all."],
-            ),
-            Table(
-                "many",
-                f"{effort.async_waiters:,} tasks of one process that wait for one name",
-                [OBJECTS, RESIDENT, CONNECTIONS, COMMANDS, SHARE],
-                waiters,
-                [
-                    "What a task takes by itself is part of it.",
-                    "All share one lock object; one for each would add some 300 bytes.",
-                ],
-            ),
-        ],
-        aims,
+    leases = Table(
+        "many",
+        f"{effort.leases:,} leases held by one process",
+        [OBJECTS, RESIDENT, LOST, KEEPERS, SHARE],
+        [],
+        [f"Held for two TTLs of {effort.leases_ttl:g} s; the share is of the whole process, renewing all."],
     )
+    waiters = Table(
+        "many",
+        f"{effort.async_waiters:,} tasks of one process that wait for one name",
+        [OBJECTS, RESIDENT, CONNECTIONS, COMMANDS, SHARE],
+        [],
+        [
+            "What a task takes by itself is part of it.",
+            "All share one lock object; one for each would add some 300 bytes.",
+        ],
+    )
+    finding = Finding([leases, waiters], [])
+    for place in run.places:
+        _add(run, place, Kind("leases", leases, _held_leases, _aims_of_leases), finding)
+        _add(run, place, Kind("waiting tasks", waiters, _waiting_tasks, _aims_of_waiters), finding)
+    return finding
 
 
-def _held_leases(run: Run, place: Place, *, trace: bool) -> dict[str, Figure]:
+def _add(run: Run, place: Place, kind: Kind, finding: Finding) -> None:
+    """One row of a table, and its aims. What fails on one engine does not keep the others from being measured."""
+    try:
+        with run.steps.of(f"many {kind.what} on {place.engine}", 2) as advance:
+            traced, _ = kind.measure(run, place, True)
+            advance()
+            figures, reached = kind.measure(run, place, False)
+    except Exception as error:  # noqa: BLE001 -- whatever it was, it is told
+        finding.failed.append(f"many {kind.what} on {place.engine}: {type(error).__name__}: {error}")
+        return
+    kind.table.rows.append(Row(f"Leasehold on {place.engine}", traced | figures, reached.remark(kind.what)))
+    finding.aims.extend(kind.aims(run, place, figures, reached))
+
+
+def _wanted(place: Place, many: int, *, trace: bool) -> Reached:
+    """How many to measure: fewer where each is a connection, and in a process that is slow since it is traced."""
+    reached = Reached(many, many)
+    if Capability.OUTLIVES_CONNECTION not in Leasehold(place.on).facts.capabilities and many > IN_CONNECTIONS:
+        reached.count, reached.why = IN_CONNECTIONS, "each has a connection of its own, of which servers have few"
+    elif trace:
+        reached.count = many // TRACED_LESS
+    return reached
+
+
+def _held_leases(run: Run, place: Place, trace: bool) -> Part:
     effort = run.effort
-    # A traced process is slow: it takes fewer, and its leases must last until it has taken them all.
-    ttl = TAKEN_WITHIN if trace else effort.leases_ttl
-    leases = effort.leases // (TRACED_LESS if trace else 1)
-    with Crew(1, "hold_leases", place, leases=leases, ttl=ttl, trace=trace) as crew:
-        [taken] = crew.ask(TAKEN_WITHIN, take=True)
+    reached = _wanted(place, effort.leases, trace=trace)
+    within = effort.reached_within
+    # A traced process is slow, and its keeper too.
+    ttl = TRACED_TTL if trace else effort.leases_ttl
+    with Crew(1, "hold_leases", place, leases=reached.count, ttl=ttl, trace=trace, within=within) as crew:
+        [taken] = crew.ask(within + SLACK, take=True)
+        if taken["leases"] < reached.count:
+            reached.count, reached.why = taken["leases"], taken["why"]
         if trace:
             [_] = crew.ask(seconds=0.0)
-            crew.ask(TAKEN_WITHIN, release=True)
-            return {OBJECTS: Figure(taken["bytes"], "bytes")}
+            crew.ask(within + SLACK, release=True)
+            return {OBJECTS: Figure(taken["bytes"], "bytes")}, reached
         seconds = 2 * effort.leases_ttl
-        [held] = crew.ask(seconds + TAKEN_WITHIN, seconds=seconds)
-        crew.ask(TAKEN_WITHIN, release=True)
-    return {
+        [held] = crew.ask(seconds + SLACK, seconds=seconds)
+        crew.ask(within + SLACK, release=True)
+    figures = {
         RESIDENT: Figure(taken["bytes"], "bytes"),
         LOST: Figure(held["lost"], ""),
         KEEPERS: Figure(held["keepers"], ""),
         SHARE: Figure(held["share"] * 100, "%"),
     }
+    return figures, reached
 
 
-def _waiting_tasks(run: Run, place: Place, *, trace: bool) -> dict[str, Figure]:
+def _waiting_tasks(run: Run, place: Place, trace: bool) -> Part:
     name = f"{NAME}-{'traced' if trace else 'plain'}"
-    waiters = run.effort.async_waiters // (TRACED_LESS if trace else 1)
+    reached = _wanted(place, run.effort.async_waiters, trace=trace)
+    within = run.effort.reached_within
     with contextlib.ExitStack() as stack:
-        locks = stack.enter_context(Leasehold(place.on, namespace=place.namespace))
-        stack.enter_context(locks.lock(name, ttl=TTL))
-        job = {"name": name, "waiters": waiters, "trace": trace, "within": QUEUED_WITHIN}
+        holder = stack.enter_context(Leasehold(place.on, namespace=place.namespace))
+        stack.enter_context(holder.lock(name, ttl=TTL))
+        locks = stack.enter_context(Leasehold(place.on, namespace=place.namespace, request_timeout=ANSWERED_WITHIN))
+        job = {"name": name, "waiters": reached.count, "trace": trace, "within": ANSWERED_WITHIN}
         crew = stack.enter_context(Crew(1, "wait_in_tasks", place, **job))
-        crew.ask(TAKEN_WITHIN, take=True)
-        queued = _come_to_wait(locks, name, waiters)
-        [waiting] = crew.ask(TAKEN_WITHIN, measure=True)
-        if queued < waiters:
-            raise RuntimeError(f"only {queued} of {waiters} tasks came to wait: {waiting}")
+        crew.ask(within + SLACK, take=True)
+        queued = _come_to_wait(run, locks, name, reached.count)
+        [waiting] = crew.ask(within + SLACK, measure=True)
+        if waiting["failed"]:
+            raise RuntimeError(f"{waiting['failed']} of {reached.count} tasks ceased to wait: {waiting['why']}")
+        if not queued:
+            raise RuntimeError(f"none of {reached.count} tasks came to wait within {within:g} s")
+        if queued < reached.count:
+            reached.count, reached.why = queued, "so many had come to wait when no more came; the figures are of all"
         if trace:
-            return {OBJECTS: Figure(waiting["bytes"], "bytes")}
+            return {OBJECTS: Figure(waiting["bytes"], "bytes")}, reached
         figures = {
             RESIDENT: Figure(waiting["bytes"], "bytes"),
             CONNECTIONS: Figure(waiting["sockets"], ""),
         }
-        return figures | _idle_rates(run, place, crew)
+        return figures | _idle_rates(run, place, crew), reached
 
 
-def _come_to_wait(locks: Leasehold, name: str, waiters: int) -> int:
-    """How many wait, as soon as all do; asked from here, since the answer names each, and takes as much room."""
-    give_up_at = boot_clock() + QUEUED_WITHIN
+def _come_to_wait(run: Run, locks: Leasehold, name: str, waiters: int) -> int:
+    """How many wait, when all do or no more come; asked from here, since the answer names each, and takes as much room.
+
+    Not asked too often: to list thousands is work for an engine that they are about to ask.
+    """
+    effort, began = run.effort, boot_clock()
+    queued, grew_at = 0, began
     while True:
+        asked = boot_clock()
         status = locks.status(name)
-        queued = len(status.waiters) if status else 0
-        if queued >= waiters or boot_clock() > give_up_at:
+        now, seen = boot_clock(), len(status.waiters) if status else 0
+        if seen > queued:
+            queued, grew_at = seen, now
+        if queued >= waiters or now - began > effort.reached_within or now - grew_at > effort.stuck_after:
             return queued
-        time.sleep(0.5)
+        time.sleep(max(0.5, 3 * (now - asked)))
 
 
 def _idle_rates(run: Run, place: Place, crew: Crew) -> dict[str, Figure]:
@@ -139,21 +200,23 @@ def _reads(place: Place) -> int:
         return int(asked.info("stats")["total_reads_processed"])
 
 
-def _aims(run: Run, place: Place, held: dict[str, Figure], waited: dict[str, Figure]) -> list[Aim]:
-    effort, on = run.effort, f"on {place.engine}"
+def _aims_of_leases(run: Run, place: Place, held: dict[str, Figure], reached: Reached) -> list[Aim]:
+    many, on = f"{reached.count:,}", f"on {place.engine}"
     # A shorter TTL makes for a shorter benchmark; three times the TTL is a third of the renewals.
-    share = Figure(held[SHARE].value * effort.leases_ttl / TTL, "%")
-    aims = [
-        Aim(f"bytes of memory a lease, of {effort.leases:,} {on}", "at most", MOST_BYTES_A_LEASE, held[RESIDENT]),
-        Aim(f"leases lost, of {effort.leases:,} {on}", "at most", 0, held[LOST]),
-        Aim(f"keeper threads for {effort.leases:,} leases {on}", "at most", 1, held[KEEPERS]),
-        Aim(f"% of a core to keep {effort.leases:,} leases at a TTL of {TTL} s {on}", "at most", MOST_SHARE, share),
-        Aim(f"bytes of memory a waiting task {on}", "at most", MOST_BYTES_A_WAITER, waited[RESIDENT]),
+    share = Figure(held[SHARE].value * run.effort.leases_ttl / TTL, "%")
+    return [
+        Aim(f"bytes of memory a lease, of {many} {on}", "at most", MOST_BYTES_A_LEASE, held[RESIDENT]),
+        Aim(f"leases lost, of {many} {on}", "at most", 0, held[LOST]),
+        Aim(f"keeper threads for {many} leases {on}", "at most", 1, held[KEEPERS]),
+        Aim(f"% of a core to keep {many} leases at a TTL of {TTL} s {on}", "at most", MOST_SHARE, share),
     ]
+
+
+def _aims_of_waiters(_run: Run, place: Place, waited: dict[str, Figure], reached: Reached) -> list[Aim]:
+    on = f"on {place.engine}"
+    many = "" if reached.count == reached.wanted else f", of {reached.count:,}"
+    aims = [Aim(f"bytes of memory a waiting task{many} {on}", "at most", MOST_BYTES_A_WAITER, waited[RESIDENT])]
     if COMMANDS in waited:
-        aims.append(
-            Aim(
-                f"commands/s of {effort.async_waiters:,} waiting tasks {on}", "at most", MOST_COMMANDS, waited[COMMANDS]
-            )
-        )
+        what = f"commands/s of {reached.count:,} waiting tasks {on}"
+        aims.append(Aim(what, "at most", MOST_COMMANDS, waited[COMMANDS]))
     return aims

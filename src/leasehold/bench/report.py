@@ -28,7 +28,7 @@ def show(results: Results, console: Console) -> None:
         for cells in _rows(table):
             shown.add_row(*(escape(cell) for cell in cells), style="cyan" if cells[0].startswith("Leasehold") else "")
         console.print(shown)
-        for note in table.notes:
+        for note in _notes(table):
             console.print(f"  {escape(note)}", style="dim")
         console.print()
     if results.aims:
@@ -71,7 +71,7 @@ def _markdown_lines(results: Results) -> Iterator[str]:
     for table in results.tables:
         yield from ("", f"### {table.title}", "")
         yield from _markdown_table(["", *table.columns], list(_rows(table)))
-        for note in table.notes:
+        for note in _notes(table):
             yield from ("", note)
     for reason in results.skipped:
         yield from ("", f"Not measured: {reason}")
@@ -89,6 +89,11 @@ def _markdown_table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
 def _rows(table: Table) -> Iterator[list[str]]:
     for row in table.rows:
         yield [row.who, *(row.figures[column].text if column in row.figures else "" for column in table.columns)]
+
+
+def _notes(table: Table) -> list[str]:
+    """What is to be said of the rows, and then of the table."""
+    return [f"{row.who}: {' '.join(row.remark.split())}." for row in table.rows if row.remark] + table.notes
 
 
 def _seen(aim: Aim) -> str:

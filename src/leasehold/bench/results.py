@@ -65,6 +65,8 @@ class Row:
 
     who: str
     figures: dict[str, Figure]
+    remark: str = ""
+    """What the figures are of, where that is less than was to be measured; and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,8 @@ class Finding:
 
     tables: list[Table]
     aims: list[Aim]
+    failed: list[str] = field(default_factory=list)
+    """Parts of it that ended with an error."""
 
 
 @dataclass(slots=True)
@@ -139,7 +143,7 @@ class Results:
     skipped: list[str] = field(default_factory=list)
     """What could not be measured here, and why."""
     failed: list[str] = field(default_factory=list)
-    """Sections that ended with an error."""
+    """Sections, or parts of them, that ended with an error."""
 
     def add(self, finding: Finding) -> None:
         """Add what a section found; a table of a run with less effort says so, wherever it is shown."""
@@ -147,6 +151,7 @@ class Results:
             table.notes.append(f"Of a {self.effort} run, with fewer rounds: less certain.")
         self.tables += finding.tables
         self.aims += finding.aims
+        self.failed += finding.failed
 
     def followed_by(self, later: Results) -> Results:
         """These results and those of a later run, of which a table takes the place of one with the same title.
@@ -222,7 +227,11 @@ def _figure(entry: dict[str, Any]) -> Figure:
 
 def _table(entry: dict[str, Any]) -> Table:
     rows = [
-        Row(str(row["who"]), {str(column): _figure(figure) for column, figure in row["figures"].items()})
+        Row(
+            str(row["who"]),
+            {str(column): _figure(figure) for column, figure in row["figures"].items()},
+            str(row.get("remark", "")),  # files of earlier versions have none
+        )
         for row in entry["rows"]
     ]
     columns = [str(column) for column in entry["columns"]]

@@ -21,6 +21,7 @@ from leasehold import AsyncLeasehold, Lease, Leasehold
 from leasehold.bench.contestant import PATIENCE
 from leasehold.bench.contestants import BY_KEY
 from leasehold.bench.places import Place
+from leasehold.errors import LeaseholdError
 from leasehold.worlds import boot_clock
 
 Job = dict[str, Any]
@@ -95,11 +96,17 @@ def hold_leases(place: Place, job: Job, following: Next) -> None:
     answer(ready=True)
     following()
     leases: list[Lease] = []
-    used = _measured_memory(trace=job["trace"])
-    for number in range(job["leases"]):
-        leases.append(locks.lock(f"lease-{number}", ttl=job["ttl"]).acquire())  # noqa: PERF401 -- room for no copy
+    used, why = _measured_memory(trace=job["trace"]), f"so many within {job['within']:g} s"
+    give_up_at = boot_clock() + job["within"]
+    try:
+        while len(leases) < job["leases"] and boot_clock() < give_up_at:
+            leases.append(locks.lock(f"lease-{len(leases)}-{job['trace']}", ttl=job["ttl"]).acquire())
+    except LeaseholdError as error:
+        if not leases:
+            raise
+        why = f"then {type(error).__name__}: {error}"
     used = _measured_memory(trace=job["trace"]) - used
-    answer(bytes=used / len(leases))
+    answer(bytes=used / len(leases), leases=len(leases), why=why)
     seconds = following()["seconds"]
     cpu, began = time.process_time(), boot_clock()
     time.sleep(seconds)
@@ -107,8 +114,9 @@ def hold_leases(place: Place, job: Job, following: Next) -> None:
     keepers = sum(thread.name == "leasehold-keeper" for thread in threading.enumerate())
     answer(lost=sum(lease.lost for lease in leases), share=share, keepers=keepers)
     following()
+    give_up_at = boot_clock() + job["within"]
     for lease in first + leases:
-        if not lease.lost:
+        if not lease.lost and boot_clock() < give_up_at:
             lease.release()
     locks.close()
     answer(released=True)
@@ -120,7 +128,6 @@ def wait_in_tasks(place: Place, job: Job, following: Next) -> None:
 
 
 async def _wait_in_tasks(place: Place, job: Job, following: Next) -> None:
-    # A loop that is traced, or that starts thousands of tasks at once, is slow to see answers.
     locks = AsyncLeasehold(
         place.on, namespace=place.namespace, most_waiters=job["waiters"] + 1, request_timeout=job["within"]
     )
@@ -138,7 +145,9 @@ async def _wait_in_tasks(place: Place, job: Job, following: Next) -> None:
     answer(started=True)
     await asyncio.to_thread(following)
     used = _measured_memory(trace=job["trace"]) - used
-    answer(bytes=used / len(tasks), failed=sum(task.done() for task in tasks), sockets=_sockets())
+    failed = [task for task in tasks if task.done()]
+    why = str(failed[0].exception() or "it was granted the name") if failed else ""
+    answer(bytes=used / len(tasks), failed=len(failed), why=why, sockets=_sockets())
     while await asyncio.to_thread(following):
         usage = resource.getrusage(resource.RUSAGE_SELF)
         answer(cpu=usage.ru_utime + usage.ru_stime, wakes=usage.ru_nvcsw)
