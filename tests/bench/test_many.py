@@ -78,7 +78,7 @@ def test_a_queue_that_stands_still_is_given_up(sqlite: Place) -> None:
 
 def test_tasks_of_which_none_comes_to_wait_are_a_failure(sqlite: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many, "_come_to_wait", lambda *_: 0)
-    with pytest.raises(RuntimeError, match="none of 60 tasks came to wait"):
+    with pytest.raises(RuntimeError, match="none of 6 tasks came to wait"):
         many._waiting_tasks(Run([sqlite], TINY, Steps()), sqlite, trace=False)
 
 
@@ -89,8 +89,25 @@ def test_tasks_that_were_granted_the_name_are_a_failure(sqlite: Place, monkeypat
 
     monkeypatch.setattr(many, "_come_to_wait", given_up)
     monkeypatch.setattr(Lock, "__exit__", lambda *_: None)
+    reached = many.Reached(60, 60)
     with pytest.raises(RuntimeError, match=r"of 60 tasks ceased to wait: it was granted the name"):
-        many._waiting_tasks(Run([sqlite], TINY, Steps()), sqlite, trace=False)
+        many._tasks_in_queue(Run([sqlite], TINY, Steps()), sqlite, reached, trace=False)
+
+
+def test_an_engine_that_breaks_down_under_many_is_measured_with_fewer(
+    sqlite: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    come = many._come_to_wait
+
+    def broken_by_many(run: Run, locks: Leasehold, name: str, waiters: int) -> int:
+        if waiters > 6:
+            raise OSError("first\nit broke down\n")
+        return come(run, locks, name, waiters)
+
+    monkeypatch.setattr(many, "_come_to_wait", broken_by_many)
+    figures, reached = many._waiting_tasks(Run([sqlite], TINY, Steps()), sqlite, trace=False)
+    assert figures[many.RESIDENT].value > 0
+    assert reached.remark("waiting tasks") == "6 of 60 waiting tasks: with 60, it broke down"
 
 
 def test_an_engine_that_fails_does_not_take_the_others_along(sqlite: Place, tmp_path: Path) -> None:

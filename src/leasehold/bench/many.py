@@ -16,11 +16,16 @@ from leasehold.bench.places import Place
 from leasehold.bench.resp import BareSocket
 from leasehold.bench.results import Aim, Figure, Finding, Row, Table
 from leasehold.core.engine import Capability
+from leasehold.errors import EngineError
 from leasehold.worlds import boot_clock
 
 NAME = "many-waiters"
 ANSWERED_WITHIN = 60.0
 """A loop that is traced, that starts thousands of tasks, or an engine that lists them, is slow."""
+FEWER = 10
+"""Where an engine breaks down, so many times fewer are measured."""
+LOOK, AT_REST = 0.5, 0.05
+"""How often it is looked whether the tasks have come to rest: when they use less than this share of a core."""
 SLACK = 60.0
 """How much longer than it may take a worker has to answer."""
 TRACED_LESS, TRACED_TTL = 5, 60.0
@@ -136,8 +141,25 @@ def _held_leases(run: Run, place: Place, trace: bool) -> Part:
 
 
 def _waiting_tasks(run: Run, place: Place, trace: bool) -> Part:
-    name = f"{NAME}-{'traced' if trace else 'plain'}"
     reached = _wanted(place, run.effort.async_waiters, trace=trace)
+    try:
+        return _tasks_in_queue(run, place, reached, trace=trace)
+    except Exception as error:  # an engine may break down under so many
+        if reached.count < FEWER:
+            raise
+        reached.why = f"with {reached.count:,}, {_last_line(error)}"
+        reached.count //= FEWER
+        return _tasks_in_queue(run, place, reached, trace=trace)
+
+
+def _last_line(error: Exception) -> str:
+    """What it says, without the way that led there."""
+    said = [line for line in str(error).splitlines() if line.strip()]
+    return said[-1].strip() if said else type(error).__name__
+
+
+def _tasks_in_queue(run: Run, place: Place, reached: Reached, *, trace: bool) -> Part:
+    name = f"{NAME}-{'traced' if trace else 'plain'}-{reached.count}"
     within = run.effort.reached_within
     with contextlib.ExitStack() as stack:
         holder = stack.enter_context(Leasehold(place.on, namespace=place.namespace))
@@ -147,6 +169,7 @@ def _waiting_tasks(run: Run, place: Place, trace: bool) -> Part:
         crew = stack.enter_context(Crew(1, "wait_in_tasks", place, **job))
         crew.ask(within + SLACK, take=True)
         queued = _come_to_wait(run, locks, name, reached.count)
+        _come_to_rest(run, crew)
         [waiting] = crew.ask(within + SLACK, measure=True)
         if waiting["failed"]:
             raise RuntimeError(f"{waiting['failed']} of {reached.count} tasks ceased to wait: {waiting['why']}")
@@ -172,13 +195,27 @@ def _come_to_wait(run: Run, locks: Leasehold, name: str, waiters: int) -> int:
     queued, grew_at = 0, began
     while True:
         asked = boot_clock()
-        status = locks.status(name)
+        status = None
+        with contextlib.suppress(EngineError):  # it is busy with those who come
+            status = locks.status(name)
         now, seen = boot_clock(), len(status.waiters) if status else 0
         if seen > queued:
             queued, grew_at = seen, now
         if queued >= waiters or now - began > effort.reached_within or now - grew_at > effort.stuck_after:
             return queued
         time.sleep(max(0.5, 3 * (now - asked)))
+
+
+def _come_to_rest(run: Run, crew: Crew) -> None:
+    """Who is queued has still to look at those before it, and to be told of them."""
+    give_up_at = boot_clock() + run.effort.stuck_after
+    [last] = crew.ask(SLACK, usage=True)
+    while boot_clock() < give_up_at:
+        time.sleep(LOOK)
+        [now] = crew.ask(SLACK, usage=True)
+        if now["cpu"] - last["cpu"] < LOOK * AT_REST:
+            return
+        last = now
 
 
 def _idle_rates(run: Run, place: Place, crew: Crew) -> dict[str, Figure]:

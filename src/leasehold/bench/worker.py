@@ -143,14 +143,15 @@ async def _wait_in_tasks(place: Place, job: Job, following: Next) -> None:
 
     tasks = [asyncio.create_task(queue_up()) for _ in range(job["waiters"])]
     answer(started=True)
-    await asyncio.to_thread(following)
-    used = _measured_memory(trace=job["trace"]) - used
-    failed = [task for task in tasks if task.done()]
-    why = str(failed[0].exception() or "it was granted the name") if failed else ""
-    answer(bytes=used / len(tasks), failed=len(failed), why=why, sockets=_sockets())
-    while await asyncio.to_thread(following):
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        answer(cpu=usage.ru_utime + usage.ru_stime, wakes=usage.ru_nvcsw)
+    while command := await asyncio.to_thread(following):
+        if "measure" in command:
+            used = _measured_memory(trace=job["trace"]) - used
+            failed = [task for task in tasks if task.done()]
+            why = str(failed[0].exception() or "it was granted the name") if failed else ""
+            answer(bytes=used / len(tasks), failed=len(failed), why=why, sockets=_sockets())
+        else:
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            answer(cpu=usage.ru_utime + usage.ru_stime, wakes=usage.ru_nvcsw)
 
 
 def _measured_memory(*, trace: bool) -> int:

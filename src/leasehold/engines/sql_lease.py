@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from leasehold.core import table
 from leasehold.core.engine import Busy, Facts, Grant, Incumbent, NameStatus, Purpose, Renewal, Suspect, Want
@@ -77,7 +77,7 @@ class SqlWire(Protocol[LineT]):
         """
         ...
 
-    async def wait(self, holder: str, until: float) -> None:
+    def wait(self, holder: str, until: float) -> Coroutine[Any, Any, None]:
         """Return when this holder is woken or cannot be woken any more, or at `until`."""
         ...
 
@@ -193,7 +193,7 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
         if isinstance(answer, Taken):
             return Grant(answer.token)
         seat = answer.incumbent
-        incumbent = Incumbent(seat.token, seat.beat, seat.lasts / 1e6, seat.about) if seat is not None else None
+        incumbent = _incumbent(seat.token, seat.beat, seat.lasts, seat.about) if seat is not None else None
         return Busy(answer.ask_again / 1e6, incumbent)
 
     async def _take_at_once(self, want: Want, until: float) -> int:
@@ -251,9 +251,10 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
             want.name, want.holder, take, lambda record: depth_for(record.entry, ask, record.now), until
         )
 
-    async def wait(self, want: Want, until: float) -> None:
+    def wait(self, want: Want, until: float) -> Coroutine[Any, Any, None]:
         """Return when the queued asker is woken, or at `until`."""
-        await self._wire.wait(want.holder, until)
+        # No coroutine of its own: each of thousands of waiting tasks would keep one.
+        return self._wire.wait(want.holder, until)
 
     @sensible
     async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool]:
@@ -421,3 +422,9 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
 def _lapse(record: Record) -> Changed[None]:
     record.lapse()
     return Changed(None, lazy=True)
+
+
+@functools.lru_cache(maxsize=64)
+def _incumbent(token: int, beat: int, lasts: int, about: str) -> Incumbent:
+    """Who holds the name; thousands of tasks that wait for it keep one answer between them."""
+    return Incumbent(token, beat, lasts / 1e6, about)
