@@ -115,6 +115,7 @@ def test_an_engine_that_fails_does_not_take_the_others_along(sqlite: Place, tmp_
     finding = many.measure(Run([gone, sqlite], TINY, Steps()))
     leases, waiters = finding.tables
     assert [list(rows(table)) for table in (leases, waiters)] == [["Leasehold on sqlite"], ["Leasehold on sqlite"]]
+    assert "cannot be reached" in finding.failed[0], "the reason, not the way that led there"
     assert [one.partition(":")[0] for one in finding.failed] == [
         "many leases on redis",
         "many waiting tasks on redis",

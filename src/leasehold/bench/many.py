@@ -98,7 +98,7 @@ def _add(run: Run, place: Place, kind: Kind, finding: Finding) -> None:
             advance()
             figures, reached = kind.measure(run, place, False)
     except Exception as error:  # noqa: BLE001 -- whatever it was, it is told
-        finding.failed.append(f"many {kind.what} on {place.engine}: {type(error).__name__}: {error}")
+        finding.failed.append(f"many {kind.what} on {place.engine}: {_last_line(error)}")
         return
     kind.table.rows.append(Row(f"Leasehold on {place.engine}", traced | figures, reached.remark(kind.what)))
     finding.aims.extend(kind.aims(run, place, figures, reached))
