@@ -39,6 +39,8 @@ ENGINES = (
 )
 """Those of which private ones can be had; MariaDB stands for MySQL too."""
 USUAL = ("sqlite", "redis")
+QUORUM = 5
+"""How many servers a private Redlock has."""
 OF_ITS_OWN = {
     "postgresql": "leasehold.bench.postgres",
     "mysql": "leasehold.bench.mysql",
@@ -174,7 +176,7 @@ def _private_url(engine: str, folder: Path, stack: contextlib.ExitStack) -> str:
     if engine == "redlock":
         from leasehold.engines.redlock import initialise
 
-        members = [stack.enter_context(private_redis()) for _ in range(3)]
+        members = [stack.enter_context(private_redis()) for _ in range(QUORUM)]
         url = f"redlock://{','.join(url.removeprefix('redis://') for url in members)}"
         initialise(url)
         return url

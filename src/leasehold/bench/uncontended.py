@@ -19,6 +19,7 @@ RATIO, MIDDLE, SLOWEST, PROCESSOR = "floors (p10-p90)", "p50 µs", "p99 µs", "p
 FRESH = "Leasehold, a lock object for each use"
 AIMS = {
     "redis": (1.3, 2.5),
+    "redlock": (1.5, None),
     "sqlite": (1.3, None),
     "postgresql": (1.3, None),
     "mysql": (1.3, None),

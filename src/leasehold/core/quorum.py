@@ -145,15 +145,17 @@ def majority_of(servers: int) -> int:
 
 def judge_grants(outcomes: Sequence[Outcome], *, final: bool) -> Verdict | None:
     """What the answers to `AskGrant` mean; None: not enough of them yet. `final`: no more will be waited for."""
-    needed = majority_of(len(outcomes))
+    needed, pending = majority_of(len(outcomes)), outcomes.count(None)
+    if pending >= needed and not final:
+        return None
     counters = {server: one.counter for server, one in enumerate(outcomes) if type(one) is Granted}
     if len(counters) >= needed:
-        counter, times = Counter(counters.values()).most_common(1)[0]
-        if times >= needed:
-            return Won(counter)
+        granted = list(counters.values())
+        for counter in granted[: len(granted) - needed + 1]:  # one of these has a majority, or none has
+            if granted.count(counter) >= needed:
+                return Won(counter)
         token = max(counters.values())
         return Behind(token, tuple(server for server, one in counters.items() if one < token))
-    pending = outcomes.count(None)
     occupied = [one for one in outcomes if type(one) is Occupied]
     answered = len(counters) + len(occupied)
     if not final and pending and len(counters) + pending >= needed:
@@ -198,7 +200,7 @@ def judge_release(outcomes: Sequence[Outcome], *, final: bool = False) -> bool |
     come is it believed, for those who had no trace of it may have missed the grant.
     """
     needed = majority_of(len(outcomes))
-    answers = [type(one) is Returned and one.held for one in outcomes if isinstance(one, Returned | Barred)]
+    answers = [type(one) is Returned and one.held for one in outcomes if type(one) is Returned or type(one) is Barred]
     held = sum(answers)
     if len(answers) < needed:
         return None

@@ -357,7 +357,10 @@ class RedlockFamily(WiredFamily[RedlockEngine, Wire]):
 
     def saw(self, name: str, outcomes: Sequence[Outcome]) -> None:
         """Remember the highest counter of a name."""
-        highest = max((one.counter for one in outcomes if isinstance(one, Granted | Occupied)), default=0)
+        highest = 0
+        for one in outcomes:
+            if (type(one) is Granted or type(one) is Occupied) and one.counter > highest:
+                highest = one.counter
         if highest > self._seen.get(name, 0):
             if len(self._seen) >= MOST_REMEMBERED:
                 self._seen.clear()

@@ -72,7 +72,7 @@ def entered(quorum: Quorum, server: int, channel: str, replies: Sequence[Any]) -
         other = quorum.targets[quorum.runs[run]].address
         raise EngineError(f"{address} and {other} are the same server; each of a quorum must stand alone")
     durable = b"1" if _keeps_every_write(info[1], info[2], fsync) else b"0"
-    arguments = (run.encode(), durable, b"%d" % quorum.quarantine, channel.encode())
+    arguments = (b"%b %b" % (run.encode(), durable), b"%d" % quorum.quarantine, channel.encode())
     return Entered(b"".join(map(bulk, arguments)))
 
 

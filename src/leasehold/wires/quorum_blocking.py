@@ -1,7 +1,8 @@
 """Several servers at once for threads: one thread, sockets that never block, and one look at all of them.
 
 A thread uses one bundle of connections at a time, one to each server. A slow server's replies are skipped when they
-come, and one that cannot be reached is tried again now and then, without anybody waiting for it.
+come, and one that cannot be reached is tried again now and then, without anybody waiting for it. The answers of a
+majority that is near are looked for before the thread sleeps, as one server's are.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any
 
 from leasehold.core.quorum import AskGrant, Outcome, Request, majority_of
 from leasehold.errors import EngineError
+from leasehold.wires.lookout import Lookout
 from leasehold.wires.quorum import (
     AFTER_FIRST_WAKE,
     GRACE,
@@ -27,8 +30,8 @@ from leasehold.wires.quorum import (
     message_for_all,
     plain_message,
 )
-from leasehold.wires.quorum_member import Member, State
-from leasehold.wires.redis_replies import unreachable
+from leasehold.wires.quorum_member import CLOSED, LOOKING_UP, READY, Member
+from leasehold.wires.redis_replies import ErrorReply, unreachable
 from leasehold.worlds import BlockingWorld
 
 MOST_IDLE_BUNDLES = 32
@@ -38,42 +41,87 @@ LOOK_UP_TICK = 0.005
 LONGEST_POLL = 3600.0
 
 Enough = Callable[[list[Any]], bool]
+NOTHING = plain_message(b"", plain=True)
+
+
+class Gathering:
+    """A request on its way to several servers, and what is known of each."""
+
+    __slots__ = ("enough", "is_enough", "message", "outcomes")
+
+    def __init__(self, message: Message, outcomes: list[Any], enough: Enough) -> None:
+        self.message, self.outcomes, self.enough = message, outcomes, enough
+        self.is_enough = False
+
+    def take_note(self, member: Member) -> None:
+        """Write down what is known of a server now."""
+        if member.state is CLOSED:
+            outcome = _copy_of(member.failure) or unreachable(member.address, "it was closed")
+            member.outbox, member.awaited = None, 0
+        elif member.awaited and len(member.replies) >= member.awaited:
+            replies, member.awaited, member.replies = member.replies, 0, []
+            outcome = self.message.decode(member.server, replies)
+            for reply in replies:
+                if type(reply) is ErrorReply and is_a_farewell(reply):
+                    member.fail(unreachable(member.address, "it has to be connected to anew"))
+        else:
+            return
+        self.outcomes[member.server] = outcome
+        self.is_enough = self.enough(self.outcomes)
 
 
 class Bundle:
     """One connection to each server."""
 
     def __init__(self, quorum: Quorum, world: BlockingWorld) -> None:
-        self._world, self._needed = world, majority_of(len(quorum.targets))
+        self._now, self._needed = world.now, majority_of(len(quorum.targets))
         self._poll = select.poll()
         self._by_number: dict[int, Member] = {}
         self.members = [
             Member(quorum, server, world, self._poll, self._by_number) for server in range(len(quorum.targets))
         ]
         self._used_at = float("-inf")
+        self._gathering = Gathering(NOTHING, [], lambda _outcomes: True)
+        lookout = Lookout(self._has_gathered)
+        self._look_out, self._doze = lookout.look, lookout.doze
 
     def scatter(self, message: Message, to: Sequence[int], until: float, enough: Enough) -> list[Any]:
         """Send to all, and return what is known once it is enough, or once nothing more can come in time."""
-        self._look_after(self._world.now())
-        outcomes: list[Any] = [None] * len(self.members)
+        self._look_after(self._now())
         asked = [self.members[server] for server in to]
-        for member in asked:
-            self._post(member, message)
-            if member.state is State.CLOSED:
-                self._take_note(member, message, outcomes)
-        limit = until
-        while not enough(outcomes):
+        gathering = self._gathering = Gathering(message, [None] * len(self.members), enough)
+        sent, last_sent_at = self._post_all(asked, gathering)
+        if sent and len(asked) - sent <= len(self.members) - self._needed:
+            self._look_out(last_sent_at)
+        if not gathering.is_enough:
+            self._wait_for_more(asked, gathering, until)
+        self._conclude(asked, gathering.outcomes)
+        return gathering.outcomes
+
+    def _has_gathered(self, _timeout: int) -> bool:
+        """Take in what has come; whether it is enough."""
+        gathering = self._gathering
+        for number, _ in self._poll.poll(0):
+            member = self._by_number.get(number)
+            if member is not None:
+                member.advance()
+                if member.awaited:
+                    gathering.take_note(member)
+        return gathering.is_enough
+
+    def _wait_for_more(self, asked: list[Member], gathering: Gathering, until: float) -> None:
+        """The patient way: sleep until something happens, and look after all that may happen to a connection."""
+        limit, outcomes = until, gathering.outcomes
+        while not gathering.enough(outcomes):
             pending = [member for member in asked if outcomes[member.server] is None]
             if not pending:
                 break
             if limit == until and self._is_about_to_end(outcomes):
-                limit = min(until, self._world.now() + GRACE)
-            if not self._let_pass(limit, pending) and self._world.now() >= limit:
+                limit = min(until, self._now() + GRACE)
+            if not self._let_pass(limit, pending) and self._now() >= limit:
                 break
             for member in pending:
-                self._take_note(member, message, outcomes)
-        self._conclude(asked, outcomes)
-        return outcomes
+                gathering.take_note(member)
 
     def _is_about_to_end(self, outcomes: list[Any]) -> bool:
         """Whether a majority has answered, or none can any more."""
@@ -90,31 +138,28 @@ class Bundle:
                     member.advance()
         self._used_at = now
         for member in self.members:
-            if member.state is not State.READY or member.owed:
+            if member.state is not READY or member.owed:
                 member.refresh(now)
 
-    def _post(self, member: Member, message: Message) -> None:
-        if member.state is State.READY:
-            member.replies, member.awaited = [], 0
-            member.send(message)
-        elif member.state is not State.CLOSED:
-            member.outbox = message
-
-    def _take_note(self, member: Member, message: Message, outcomes: list[Any]) -> None:
-        """Write down what is known of a server now."""
-        if member.state is State.CLOSED:
-            outcomes[member.server] = _copy_of(member.failure) or unreachable(member.address, "it was closed")
-            member.outbox, member.awaited = None, 0
-        elif member.awaited and len(member.replies) >= member.awaited:
-            replies, member.awaited, member.replies = member.replies, 0, []
-            outcomes[member.server] = message.decode(member.server, replies)
-            if any(map(is_a_farewell, replies)):
-                member.fail(unreachable(member.address, "it has to be connected to anew"))
+    def _post_all(self, asked: list[Member], gathering: Gathering) -> tuple[int, float]:
+        """Send to those who can be reached now, or once they can; returns to how many it was sent, and when last."""
+        sent, at = 0, 0.0
+        for member in asked:
+            if member.state is READY:
+                at = monotonic()
+                member.send(gathering.message)
+            elif member.state is not CLOSED:
+                member.outbox = gathering.message
+            if member.awaited:
+                sent += 1
+            elif member.state is CLOSED:
+                gathering.take_note(member)
+        return sent, at
 
     def _let_pass(self, until: float, members: list[Member]) -> bool:
         """Wait until something happens, and let it; False when nothing did."""
-        left = until - self._world.now()
-        looking = any(member.state is State.LOOKING_UP for member in members)
+        left = until - self._now()
+        looking = any(member.state is LOOKING_UP for member in members)
         if looking:
             left = min(left, LOOK_UP_TICK)
         ready = self._poll.poll(math.ceil(min(max(left, 0.0), LONGEST_POLL) * 1000))
@@ -124,21 +169,21 @@ class Bundle:
                 member.advance()
         if looking:
             for member in members:
-                member.refresh(self._world.now())
+                member.refresh(self._now())
         return bool(ready)
 
     def _conclude(self, asked: list[Member], outcomes: list[Any]) -> None:
         for member in asked:
-            if outcomes[member.server] is None and member.outbox is not None:
-                outcomes[member.server] = unreachable(member.address, TimeoutError())
-            member.disown()
+            if outcomes[member.server] is None:
+                if member.outbox is not None:
+                    outcomes[member.server] = unreachable(member.address, TimeoutError())
+                member.disown()
 
     def cast(self, message: Message, to: Sequence[int]) -> None:
         """Send without waiting for replies, to those who can be reached now."""
         for server in to:
             member = self.members[server]
-            if member.state is State.READY:
-                member.replies, member.awaited = [], 0
+            if member.state is READY:
                 member.send(message)
                 member.disown()
 
@@ -149,15 +194,16 @@ class Bundle:
 
     def wait(self, holder: bytes, until: float) -> None:
         """Return once a majority has woken the holder, or soon after the first one did, or at `until`."""
-        listening = [member for member in self.members if member.state is State.READY]
+        self._doze()
+        listening = [member for member in self.members if member.state is READY]
         limit = until
         while True:
-            woken = sum(holder in member.woken or member.state is not State.READY for member in listening)
+            woken = sum(holder in member.woken or member.state is not READY for member in listening)
             if woken >= min(self._needed, len(listening)):
                 return
             if woken and limit == until:
-                limit = min(until, self._world.now() + AFTER_FIRST_WAKE)
-            if not self._let_pass(limit, listening) and self._world.now() >= limit:
+                limit = min(until, self._now() + AFTER_FIRST_WAKE)
+            if not self._let_pass(limit, listening) and self._now() >= limit:
                 return
 
     def close(self) -> None:

@@ -36,6 +36,8 @@ LONGEST_CONNECT = 5.0
 SILENCE = 1.0
 """A server that owes replies and has said nothing for so long is given up."""
 PAUSE_AFTER_FAILURE = 0.1
+USUAL_REPLY = 4096
+"""Bytes to make room for: room for the largest would cost more than to read a large one in pieces."""
 
 
 class State(Enum):
@@ -47,6 +49,10 @@ class State(Enum):
     SECURING = auto()
     ENTERING = auto()
     READY = auto()
+
+
+CLOSED, LOOKING_UP, READY = State.CLOSED, State.LOOKING_UP, State.READY
+"""By names of their own: every request asks for them several times, and to look into an enumeration takes its time."""
 
 
 class Member:
@@ -66,7 +72,8 @@ class Member:
         self.owed = 0
         self.heard_at = 0.0
         self._quorum, self._world, self._poll, self._members = quorum, world, poll, members
-        self._not_yet = _not_yet_errors(quorum.targets[server].tls is not None)
+        self._has_tls = quorum.targets[server].tls is not None
+        self._not_yet = _not_yet_errors(self._has_tls)
         self._sock: Any = None
         self._number = -1
         self._reader = new_reader()
@@ -137,7 +144,9 @@ class Member:
     def advance(self) -> None:
         """Do what can be done now that the socket is ready."""
         try:
-            if self.state is State.CONNECTING:
+            if self.state is READY:
+                self.read()
+            elif self.state is State.CONNECTING:
                 error = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if error:
                     raise OSError(error, os.strerror(error))
@@ -146,8 +155,6 @@ class Member:
                 self._secure()
             elif self.state is State.ENTERING:
                 self._enter()
-            elif self.state is State.READY:
-                self.read()
         except self._not_yet:
             return
         except EngineError as error:
@@ -216,6 +223,7 @@ class Member:
         parts, _, plain = message
         suffix = b"" if plain else self.suffix
         data = parts[0] + suffix if len(parts) == 1 else b"".join([part + suffix for part in parts])
+        self.replies, self.awaited = [], 0  # whatever came unasked is no answer to this
         try:
             sent = self._sock.send(data)
         except self._not_yet:
@@ -238,9 +246,9 @@ class Member:
 
     def read(self) -> None:
         """Take in what came."""
-        reader = self._reader
+        reader, receive = self._reader, self._sock.recv
         while True:
-            received = self._sock.recv(65536)
+            received = receive(USUAL_REPLY)
             if not received:
                 raise ConnectionResetError
             reader.feed(received)
@@ -253,8 +261,9 @@ class Member:
                     self.replies.append(reply)
             if reader.len() > LARGEST_REPLY:
                 raise OverflowError
-            if len(received) < 65536 and not (hasattr(self._sock, "pending") and self._sock.pending()):
-                self.heard_at = self._world.now()
+            if len(received) < USUAL_REPLY and not (self._has_tls and self._sock.pending()):
+                if self.owed:
+                    self.heard_at = self._world.now()
                 return
 
     def fail(self, error: EngineError) -> None:

@@ -1,6 +1,6 @@
 """The scripts of a quorum's server, and our requests in the protocol's form.
 
-A request lacks its last four arguments: they belong to the connection that it goes by, which adds them.
+A request lacks its last three arguments: they belong to the connection that it goes by, which adds them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from leasehold.wires.redis_replies import ErrorReply, error_from, nonsense
 PREFIX: Final = "lh:q:"
 MARKER: Final = PREFIX + "marker"
 KEYS: Final = 5
-FROM_CONNECTION: Final = 4
+FROM_CONNECTION: Final = 3
 HIGHEST_TOKEN: Final = 2**53 - 1
 
 
@@ -44,15 +44,16 @@ class Script(NamedTuple):
     """A request up to its keys, in the protocol's form."""
 
 
-def _script(*parts: str, arguments: int) -> Script:
+def _script(*parts: str, arguments: int, needs_time: bool = False) -> Script:
     folder = Path(__file__).parent
-    text = "\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in parts)
+    texts = [(folder / f"{part}.lua").read_text(encoding="utf-8") for part in parts]
+    text = "\n".join([f"local needs_time = {str(needs_time).lower()}", *texts])
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     start = f"*{3 + KEYS + arguments + FROM_CONNECTION}\r\n"
     return Script(text, start + argument("EVALSHA") + argument(digest) + argument(str(KEYS)))
 
 
-GRANT: Final = _script("begin", "grant", arguments=8)
+GRANT: Final = _script("begin", "grant", arguments=8, needs_time=True)
 CONFIRM: Final = _script("begin", "confirm", arguments=3)
 RELEASE: Final = _script("begin", "release", arguments=3)
 STATUS: Final = _script("status", arguments=0)

@@ -5,10 +5,10 @@ if not lease or holder_there ~= holder or counter == 0 or counter > token then r
 local lasts_ms = string.format('%.0f', math.max(tonumber(ARGV[3]), redis.call('PTTL', LEASE)))
 -- A server without memory refuses a script whose first write needs some; a renewal must not fail for that.
 redis.call('PEXPIRE', LEASE, lasts_ms)
-if token > math.max(tonumber(redis.call('GET', FENCE) or highest), base) then
+if token > math.max(tonumber(redis.call('GET', FENCE) or highest), tonumber(base)) then
   redis.call('SET', FENCE, ARGV[2], 'PX', FENCE_KEPT_MS)
-  if token > highest then
-    redis.call('SET', MARKER, string.format(MARKER_FORM, ready, token, base, its_run, its_durable))
+  if token > tonumber(highest) then
+    redis.call('SET', MARKER, ready .. ' ' .. ARGV[2] .. ' ' .. base .. ' ' .. its_run)
   end
 end
 if token > counter then

@@ -5,7 +5,8 @@ local AHEAD = 1000000
 local HIGHEST_TOKEN = 9007199254740991  -- beyond it, numbers here would no longer differ by one
 local LONGEST_PLACE = 90000000
 local holder, round, patience = ARGV[1], ARGV[2], ARGV[6]
-local counter_of_name = math.max(tonumber(redis.call('GET', FENCE) or highest), base)
+local fence = redis.call('GET', FENCE)
+local counter_of_name = math.max(tonumber(fence or highest), tonumber(base))
 
 if lease then
   local is_mine = holder_there == holder
@@ -28,13 +29,18 @@ if lease then
   end
 end
 
-local granted = math.max(counter_of_name + 1, math.min(tonumber(ARGV[4]), now + AHEAD))
+-- As high as is asked for, but not far ahead of the clock here; and above what was.
+local asked = tonumber(ARGV[4])
+local granted = math.max(counter_of_name + 1, math.min(asked, now + AHEAD))
 if granted > HIGHEST_TOKEN then return redis.error_reply('LEASEHOLD no token is left for this name') end
-local text = string.format('%.0f', granted)
-redis.call('SET', FENCE, text, 'PX', FENCE_KEPT_MS)
-if granted > highest then
-  redis.call('SET', MARKER, string.format(MARKER_FORM, ready, granted, base, its_run, its_durable))
+local text = granted == asked and ARGV[4] or string.format('%.0f', granted)
+if fence then  -- one that ends while it is in use counts as the highest, which is not lower
+  redis.call('SET', FENCE, text, 'KEEPTTL')
+else
+  redis.call('SET', FENCE, text, 'PX', FENCE_KEPT_MS)
 end
-redis.call('SET', LEASE, string.format('%s %s %s %.0f %s', text, holder, round, now, ARGV[5]), 'PX', ARGV[3])
+if granted > tonumber(highest) then redis.call('SET', MARKER, ready .. ' ' .. text .. ' ' .. base .. ' ' .. its_run) end
+local since = time[1] .. string.sub('00000' .. time[2], -6)
+redis.call('SET', LEASE, text .. ' ' .. holder .. ' ' .. round .. ' ' .. since .. ' ' .. ARGV[5], 'PX', ARGV[3])
 if patience ~= '' and redis.call('ZREM', QUEUE, holder) == 1 then redis.call('HDEL', PLACES, holder) end
 return text .. ' ' .. holder .. ' ' .. round

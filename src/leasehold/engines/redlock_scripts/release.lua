@@ -2,14 +2,24 @@
 -- Answers 1 when it held the lease, else 0.
 
 local holder, leave = ARGV[1], ARGV[3] == '1'
-if leave and redis.call('ZREM', QUEUE, holder) == 1 then redis.call('HDEL', PLACES, holder) end
-if not lease or holder_there ~= holder then return 0 end
-local held = counter > 0 and 1 or 0  -- else it is kept for one who gives up
-if held == 0 and not leave or held == 1 and round_there > tonumber(ARGV[2]) then return 0 end
+local is_mine = lease and holder_there == holder
+local held = is_mine and counter > 0  -- else it is kept for one who gives up
+if not is_mine or held and round_there > tonumber(ARGV[2]) or not held and not leave then
+  if leave and redis.call('ZREM', QUEUE, holder) == 1 then redis.call('HDEL', PLACES, holder) end
+  return 0
+end
 redis.call('DEL', LEASE)
 
 -- Keep the name for the one who waited longest and still listens, and wake it; or for nobody.
 local popped = leave and redis.call('ZPOPMIN', QUEUE) or {}
+if popped[1] then
+  if not now then
+    time = redis.call('TIME')
+    now = time[1] * 1000000 + time[2]
+  end
+  if popped[1] ~= holder then redis.call('ZREM', QUEUE, holder) end  -- a late request may have queued it
+  redis.call('HDEL', PLACES, holder)
+end
 while popped[1] do
   local place = redis.call('HGET', PLACES, popped[1])
   redis.call('HDEL', PLACES, popped[1])
@@ -20,4 +30,4 @@ while popped[1] do
   end
   popped = redis.call('ZPOPMIN', QUEUE)
 end
-return held
+return held and 1 or 0
