@@ -89,7 +89,7 @@ def scripts(servers: list[RedisServer]) -> Callable[[], None]:
     suffixes = []
     for server in servers:
         run = server.ask("INFO", "server").partition(b"run_id:")[2][:40]
-        added = (run + b" 0", b"65000000", b"channel")
+        added = (run + b" 0", b"65000000 channel")
         suffixes.append(b"".join(b"$%d\r\n%b\r\n" % (len(one), one) for one in added))
     number = 0
 

@@ -97,7 +97,7 @@ class ScriptsAndMeaning(RuleBasedStateMachine):
         reader = new_reader()
         reader.feed(scripts.request_for(request, "") + b"$1\r\nx\r\n" * scripts.FROM_CONNECTION)
         arguments = reader.gets()[3 + scripts.KEYS : -scripts.FROM_CONNECTION]
-        added = (f"{run} {int(durable)}", QUARANTINE, "channel")
+        added = (f"{run} {int(durable)}", f"{QUARANTINE} channel")
         reply = self.ask_server("EVALSHA", self.digests[kind], len(self.keys), *self.keys, *arguments, *added)
         assert not isinstance(reply, ErrorReply)
         said = scripts.reply_from(request, reply, "the server")

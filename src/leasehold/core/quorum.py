@@ -146,7 +146,7 @@ def majority_of(servers: int) -> int:
 def judge_grants(outcomes: Sequence[Outcome], *, final: bool) -> Verdict | None:
     """What the answers to `AskGrant` mean; None: not enough of them yet. `final`: no more will be waited for."""
     needed, pending = majority_of(len(outcomes)), outcomes.count(None)
-    if pending >= needed and not final:
+    if pending and not final and len(outcomes) - pending < needed:
         return None
     counters = {server: one.counter for server, one in enumerate(outcomes) if type(one) is Granted}
     if len(counters) >= needed:
@@ -200,6 +200,8 @@ def judge_release(outcomes: Sequence[Outcome], *, final: bool = False) -> bool |
     come is it believed, for those who had no trace of it may have missed the grant.
     """
     needed = majority_of(len(outcomes))
+    if len(outcomes) - outcomes.count(None) < needed:
+        return None
     answers = [type(one) is Returned and one.held for one in outcomes if type(one) is Returned or type(one) is Barred]
     held = sum(answers)
     if len(answers) < needed:

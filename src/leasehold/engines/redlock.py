@@ -21,6 +21,7 @@ from leasehold.core.quorum import (
     Outcome,
     Request,
     Unreachable,
+    Verdict,
     Won,
     failure_of,
     judge_grants,
@@ -144,7 +145,7 @@ class RedlockEngine:
 
     async def _round(
         self, want: Want, until: float, patience: float | None, *, force: bool = False
-    ) -> tuple[int | None, list[Outcome], object]:
+    ) -> tuple[int | None, list[Outcome], Verdict | None]:
         """One attempt under a number of its own; what it leaves behind when it fails is given back."""
         family = self._family
         number = next(family.rounds)
@@ -152,10 +153,16 @@ class RedlockEngine:
             want.name, want.holder, number, want.ttl, family.floor(want.name, self._wire.wall()), want.about,
             patience, 0 if patience is None else family.arrived(want.holder, self._wire.wall()), force,
         )  # fmt: skip
-        outcomes = await self._wire.scatter(
-            ask, self._everybody, until, lambda outcomes: judge_grants(outcomes, final=False) is not None
-        )
-        verdict = judge_grants(outcomes, final=True)
+        verdict: Verdict | None = None
+
+        def is_enough(outcomes: Sequence[Outcome]) -> bool:
+            nonlocal verdict
+            verdict = judge_grants(outcomes, final=False)
+            return verdict is not None
+
+        outcomes = await self._wire.scatter(ask, self._everybody, until, is_enough)
+        if verdict is None:
+            verdict = judge_grants(outcomes, final=True)
         family.saw(want.name, outcomes)
         token = None
         if isinstance(verdict, Won):
@@ -222,11 +229,17 @@ class RedlockEngine:
     async def release(self, name: str, holder: str, *, until: float) -> bool:
         """Give the name back at a majority, and stop waiting for it."""
         self._family.arrivals.pop(holder, None)
-        outcomes = await self._wire.scatter(
-            AskRelease(name, holder), self._everybody, until, lambda outcomes: judge_release(outcomes) is not None
-        )
+        held: bool | None = None
+
+        def is_enough(outcomes: Sequence[Outcome]) -> bool:
+            nonlocal held
+            held = judge_release(outcomes)
+            return held is not None
+
+        outcomes = await self._wire.scatter(AskRelease(name, holder), self._everybody, until, is_enough)
         self._wire.settled(holder)
-        held = judge_release(outcomes, final=True)
+        if held is None:
+            held = judge_release(outcomes, final=True)
         if held is None:
             raise failure_of(outcomes, self._family.addresses)
         return held

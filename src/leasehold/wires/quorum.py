@@ -71,9 +71,9 @@ def entered(quorum: Quorum, server: int, channel: str, replies: Sequence[Any]) -
     if quorum.runs.setdefault(run, server) != server:
         other = quorum.targets[quorum.runs[run]].address
         raise EngineError(f"{address} and {other} are the same server; each of a quorum must stand alone")
-    durable = b"1" if _keeps_every_write(info[1], info[2], fsync) else b"0"
-    arguments = (b"%b %b" % (run.encode(), durable), b"%d" % quorum.quarantine, channel.encode())
-    return Entered(b"".join(map(bulk, arguments)))
+    durable = 1 if _keeps_every_write(info[1], info[2], fsync) else 0
+    arguments = (f"{run} {durable}", f"{quorum.quarantine} {channel}")
+    return Entered(b"".join([bulk(one.encode()) for one in arguments]))
 
 
 def _keeps_every_write(persistence: Any, replication: Any, fsync: Any) -> bool:

@@ -31,7 +31,7 @@ from leasehold.wires.quorum import (
     plain_message,
 )
 from leasehold.wires.quorum_member import CLOSED, LOOKING_UP, READY, Member
-from leasehold.wires.redis_replies import ErrorReply, unreachable
+from leasehold.wires.redis_replies import unreachable
 from leasehold.worlds import BlockingWorld
 
 MOST_IDLE_BUNDLES = 32
@@ -47,11 +47,13 @@ NOTHING = plain_message(b"", plain=True)
 class Gathering:
     """A request on its way to several servers, and what is known of each."""
 
-    __slots__ = ("enough", "is_enough", "message", "outcomes")
+    __slots__ = ("_meant", "_said", "enough", "is_enough", "message", "outcomes")
 
     def __init__(self, message: Message, outcomes: list[Any], enough: Enough) -> None:
         self.message, self.outcomes, self.enough = message, outcomes, enough
         self.is_enough = False
+        self._said: list[Any] | None = None
+        self._meant: Any = None
 
     def take_note(self, member: Member) -> None:
         """Write down what is known of a server now."""
@@ -60,14 +62,22 @@ class Gathering:
             member.outbox, member.awaited = None, 0
         elif member.awaited and len(member.replies) >= member.awaited:
             replies, member.awaited, member.replies = member.replies, 0, []
-            outcome = self.message.decode(member.server, replies)
-            for reply in replies:
-                if type(reply) is ErrorReply and is_a_farewell(reply):
-                    member.fail(unreachable(member.address, "it has to be connected to anew"))
+            outcome = self._meaning(member, replies)
         else:
             return
         self.outcomes[member.server] = outcome
         self.is_enough = self.enough(self.outcomes)
+
+    def _meaning(self, member: Member, replies: list[Any]) -> Any:
+        """What a server answered. Mostly it is word for word what another one did, and means the same."""
+        if replies == self._said:
+            return self._meant
+        outcome = self.message.decode(member.server, replies)
+        if isinstance(outcome, tuple):  # and no error, which names its server
+            self._said, self._meant = replies, outcome
+        elif any(map(is_a_farewell, replies)):
+            member.fail(unreachable(member.address, "it has to be connected to anew"))
+        return outcome
 
 
 class Bundle:

@@ -1,6 +1,6 @@
 """The scripts of a quorum's server, and our requests in the protocol's form.
 
-A request lacks its last three arguments: they belong to the connection that it goes by, which adds them.
+A request lacks its last two arguments: they belong to the connection that it goes by, which adds them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from leasehold.core.quorum import (
+    LAST_ROUND,
     AskConfirm,
     AskGrant,
     AskRelease,
@@ -32,7 +33,7 @@ from leasehold.wires.redis_replies import ErrorReply, error_from, nonsense
 PREFIX: Final = "lh:q:"
 MARKER: Final = PREFIX + "marker"
 KEYS: Final = 5
-FROM_CONNECTION: Final = 3
+FROM_CONNECTION: Final = 2
 HIGHEST_TOKEN: Final = 2**53 - 1
 
 
@@ -53,7 +54,7 @@ def _script(*parts: str, arguments: int, needs_time: bool = False) -> Script:
     return Script(text, start + argument("EVALSHA") + argument(digest) + argument(str(KEYS)))
 
 
-GRANT: Final = _script("begin", "grant", arguments=8, needs_time=True)
+GRANT: Final = _script("begin", "grant", arguments=6, needs_time=True)
 CONFIRM: Final = _script("begin", "confirm", arguments=3)
 RELEASE: Final = _script("begin", "release", arguments=3)
 STATUS: Final = _script("status", arguments=0)
@@ -68,29 +69,38 @@ def _with_keys(script: Script, namespace: str, name: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _grant_terms(ttl: float) -> str:
+def _duration(ttl: float) -> str:
     return argument(str(math.ceil(ttl * 1000)))
 
 
-def _pack(*arguments: str | int) -> str:
-    return "".join([argument(str(one)) for one in arguments])
+_about = lru_cache(maxsize=1024)(argument)
+_LAST: Final = argument(str(LAST_ROUND))
+_YES, _NO, _FORCE = argument("1"), argument("0"), argument("force")
+
+
+def _number(number: int) -> str:
+    text = str(number)
+    return f"${len(text)}\r\n{text}\r\n"
 
 
 def request_for(request: Request, namespace: str) -> bytes:
     """A request in the protocol's form, up to what its connection adds."""
-    match request:
-        case AskGrant(name, holder, number, ttl, floor, about, patience, since, force):
-            waits = "" if patience is None else math.ceil(patience * 1e6)
-            return (
-                _with_keys(GRANT, namespace, name)
-                + _pack(holder, number)
-                + _grant_terms(ttl)
-                + _pack(floor, about, waits, since, int(force))
-            ).encode()
-        case AskConfirm(name, holder, token, ttl):
-            return (_with_keys(CONFIRM, namespace, name) + _pack(holder, token) + _grant_terms(ttl)).encode()
-        case AskRelease(name, holder, number, leave):
-            return (_with_keys(RELEASE, namespace, name) + _pack(holder, number, int(leave))).encode()
+    if isinstance(request, AskGrant):
+        return _grant_request(request, namespace).encode()
+    if isinstance(request, AskRelease):
+        rounds = _LAST if request.round == LAST_ROUND else _number(request.round)
+        start = _with_keys(RELEASE, namespace, request.name)
+        return f"{start}{argument(request.holder)}{rounds}{_YES if request.leave else _NO}".encode()
+    start = _with_keys(CONFIRM, namespace, request.name)
+    return f"{start}{argument(request.holder)}{_number(request.token)}{_duration(request.ttl)}".encode()
+
+
+def _grant_request(ask: AskGrant, namespace: str) -> str:
+    place = _FORCE
+    if not ask.force:
+        place = argument("" if ask.patience is None else f"{math.ceil(ask.patience * 1e6)} {ask.since}")
+    start = f"{_with_keys(GRANT, namespace, ask.name)}{argument(ask.holder)}{_number(ask.round)}{_duration(ask.ttl)}"
+    return f"{start}{_number(ask.floor)}{_about(ask.about)}{place}"
 
 
 def status_request(name: str, namespace: str) -> bytes:
@@ -120,27 +130,33 @@ def name_of(key: Any, namespace: str) -> str | None:
 
 def reply_from(request: Request, reply: Any, address: str) -> Reply | EngineError:
     """What a server said. A grant names its holder and round, a confirmation its token: none is taken for another."""
+    found: Reply | None = None
     if type(reply) is ErrorReply:
         return error_from(reply, address)
-    found: Reply | None = None
-    match reply:
-        case [b"barred", bytes(left)] if left.isdigit():
-            return Barred(int(left) / 1e6)
-        case _ if type(request) is AskGrant:
-            found = _grant_reply(request, reply)
-        case _ if type(request) is AskConfirm:
-            found = _confirm_reply(request, reply)
-        case 0 | 1 if type(request) is AskRelease:
-            found = Returned(reply == 1)
+    if type(reply) is list and len(reply) == 2 and reply[0] == b"barred":
+        found = _barred_reply(reply[1])
+    elif isinstance(request, AskGrant):
+        found = _granted(request, reply) if type(reply) is bytes else _occupied(reply)
+    elif isinstance(request, AskConfirm):
+        found = _confirm_reply(request, reply)
+    elif type(reply) is int and 0 <= reply <= 1:
+        found = Returned(reply == 1)
     return found if found is not None else nonsense(reply, address)
 
 
-def _grant_reply(request: AskGrant, reply: Any) -> Reply | None:
+def _barred_reply(left: Any) -> Reply | None:
+    return Barred(int(left) / 1e6) if type(left) is bytes and left.isdigit() else None
+
+
+def _granted(request: AskGrant, reply: bytes) -> Reply | None:
+    counter, _, rest = reply.partition(b" ")
+    if not counter.isdigit() or rest != b"%b %d" % (request.holder.encode(), request.round):
+        return None
+    return Granted(int(counter)) if 0 < int(counter) <= HIGHEST_TOKEN else None
+
+
+def _occupied(reply: Any) -> Reply | None:
     match reply:
-        case bytes():
-            counter, _, rest = reply.partition(b" ")
-            if counter.isdigit() and rest == b"%b %d" % (request.holder.encode(), request.round):
-                return Granted(int(counter)) if 0 < int(counter) <= HIGHEST_TOKEN else None
         case [b"occupied", bytes(counter), int(left), bytes(token), bytes(about), int(rank)] if (
             counter.isdigit() and token.isdigit() and int(counter) <= HIGHEST_TOKEN and left >= 0 and rank >= 0
         ):

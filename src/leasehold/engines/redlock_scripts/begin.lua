@@ -5,7 +5,7 @@
 --       3 queue   sorted set: holder, by since when it waits (as it says, so that all servers agree)
 --       4 places  hash: holder -> <until> <channel> <about>
 --       5 marker  string: <ready> <highest> <base> <run> <durable>
--- The last three arguments come from the connection: "<run> <durable>" (0 or 1), quarantine, channel.
+-- The last two arguments come from the connection: "<run> <durable>" (0 or 1), and "<quarantine> <channel>".
 -- Times are microseconds. Numbers are written with %.0f: Lua's own form keeps 14 digits only. But to write a number takes
 -- as long as to write a key, so text that came in stays text wherever it goes out again; and the time is asked for only
 -- where it matters (`needs_time` comes before all this).
@@ -15,7 +15,7 @@ local LEASE, FENCE, QUEUE, PLACES, MARKER = KEYS[1], KEYS[2], KEYS[3], KEYS[4], 
 local KEPT_MS, FENCE_KEPT_MS, QUEUE_KEPT_MS = '100', '86400000', '120000'
 
 local count = #ARGV
-local run = ARGV[count - 2]
+local run = ARGV[count - 1]
 local ready, highest, base, its_run =
   string.match(redis.call('GET', MARKER) or '', '^(%d+) (%d+) (%d+) (%S+ [01])$')
 local time, now
@@ -30,7 +30,7 @@ if ready ~= '0' or its_run ~= run or needs_time then
     local id, durable = string.match(run, '^(%S+) ([01])$')
     local its_id, its_durable = string.match(its_run or '', '^(%S+) ([01])$')
     if not ready or its_id ~= id and not (durable == '1' and its_durable == '1') then
-      ready = string.format('%.0f', now + tonumber(ARGV[count - 1]))
+      ready = string.format('%.0f', now + tonumber(string.match(ARGV[count], '^%d+')))
       if not highest or tonumber(ready) > tonumber(highest) then highest = ready end
       base, its_run = highest, run
       redis.call('SET', MARKER, ready .. ' ' .. highest .. ' ' .. base .. ' ' .. its_run)

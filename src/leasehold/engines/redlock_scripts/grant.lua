@@ -1,10 +1,11 @@
 -- Lease the name to the holder under a counter above all earlier ones here.
+-- The sixth argument is empty, or '<patience> <since>' of one who would wait, or 'force'.
 -- Answers '<counter> <holder> <round>', or {'occupied', counter, left, token, about, rank}.
 
 local AHEAD = 1000000
 local HIGHEST_TOKEN = 9007199254740991  -- beyond it, numbers here would no longer differ by one
 local LONGEST_PLACE = 90000000
-local holder, round, patience = ARGV[1], ARGV[2], ARGV[6]
+local holder, round, place = ARGV[1], ARGV[2], ARGV[6]
 local fence = redis.call('GET', FENCE)
 local counter_of_name = math.max(tonumber(fence or highest), tonumber(base))
 
@@ -14,12 +15,14 @@ if lease then
     return string.format('%.0f %s %s', counter, holder, round)
   end
   is_mine = is_mine and (counter == 0 or round_there < tonumber(round))
-  if not is_mine and ARGV[8] ~= '1' then
+  if not is_mine and place ~= 'force' then
     local rank = 0
-    if patience ~= '' then
+    if place ~= '' then
+      local patience, since = string.match(place, '^(%d+) (%d+)$')
+      local channel = string.match(ARGV[count], ' (.*)$')
       local place_until = now + math.min(tonumber(patience), LONGEST_PLACE)
-      redis.call('ZADD', QUEUE, 'NX', ARGV[7], holder)
-      redis.call('HSET', PLACES, holder, string.format('%.0f %s %s', place_until, ARGV[count], ARGV[5]))
+      redis.call('ZADD', QUEUE, 'NX', since, holder)
+      redis.call('HSET', PLACES, holder, string.format('%.0f %s %s', place_until, channel, ARGV[5]))
       redis.call('PEXPIRE', QUEUE, QUEUE_KEPT_MS)
       redis.call('PEXPIRE', PLACES, QUEUE_KEPT_MS)
       rank = redis.call('ZRANK', QUEUE, holder)
@@ -42,5 +45,5 @@ end
 if granted > tonumber(highest) then redis.call('SET', MARKER, ready .. ' ' .. text .. ' ' .. base .. ' ' .. its_run) end
 local since = time[1] .. string.sub('00000' .. time[2], -6)
 redis.call('SET', LEASE, text .. ' ' .. holder .. ' ' .. round .. ' ' .. since .. ' ' .. ARGV[5], 'PX', ARGV[3])
-if patience ~= '' and redis.call('ZREM', QUEUE, holder) == 1 then redis.call('HDEL', PLACES, holder) end
+if place ~= '' and redis.call('ZREM', QUEUE, holder) == 1 then redis.call('HDEL', PLACES, holder) end
 return text .. ' ' .. holder .. ' ' .. round
