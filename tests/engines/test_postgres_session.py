@@ -233,6 +233,27 @@ def test_a_connection_that_does_not_answer_is_not_asked_again_and_again(url: str
     run_blocking(engine.close())
 
 
+def test_who_gives_back_what_the_servers_timer_has_just_ended_is_told(url: str) -> None:
+    """Its request was on its way already, and the server says why it did not read it: that is no lost answer."""
+    family = PostgresSessionFamily(target_from_url(url), fresh_namespace(), "test")
+    engine, holder, held = family.blocking(), "a" * 32, list[bool]()
+    assert isinstance(run_blocking(engine.take(want("n", holder, ttl=0.5), until=soon(engine))), Grant)
+    pin = family.pins.get(holder)
+    assert pin is not None
+    with stopped(pin.pid):
+        giving_back = threading.Thread(
+            target=lambda: held.append(run_blocking(engine.release("n", holder, until=soon(engine, 30.0))))
+        )
+        giving_back.start()
+        time.sleep(1.0)
+        assert giving_back.is_alive()
+    giving_back.join(30)
+    assert held == [False]
+    assert isinstance(run_blocking(engine.take(want("n", "b" * 32), until=soon(engine))), Grant)
+    assert run_blocking(engine.release("n", "b" * 32, until=soon(engine)))
+    run_blocking(engine.close())
+
+
 @pytest.mark.parametrize("age", [0.0, 60.0])
 def test_what_a_short_wait_has_brought_is_a_lease_since_the_wait_began(url: str, age: float) -> None:
     """After a long one the server is asked, for its own timer may be about to end the connection."""

@@ -20,7 +20,7 @@ from leasehold.keeping import log
 from leasehold.wires.sockets import BlockingSockets, Sockets
 from leasehold.wires.sockets_asyncio import AsyncSockets
 from leasehold.wires.sql_pins import Heartbeat, KeyT, Line, Pin, Pins
-from leasehold.wires.sql_table import Request, Row, Statement, Value
+from leasehold.wires.sql_table import Overdue, Request, Row, Statement, Value
 
 SLICE: Final = 30.0
 """How long one statement waits for a lock, in seconds: while it does, the server cannot clean up dead rows."""
@@ -284,6 +284,8 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
             return False
         try:
             [[unlocked, pid, *_]] = await pin.line.ask(self._request("unlock", pin.key), until)
+        except Overdue:
+            return False  # the lock went with the session, before this request was read
         except EngineUnavailable as error:
             # Even if it was not sent: the connection is closed now, and that gives the lock back.
             raise OutcomeUnknown(str(error)) from None

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown, quoted
+from leasehold.wires.sql_table import Overdue
 
 UNIQUE_VIOLATION: Final = "23505"
 NO_TABLE: Final = frozenset({"42P01", "3F000"})
@@ -27,7 +28,10 @@ _NOT_CARRIED_OUT: Final = {
     "3F000": "its tables are gone; the next request makes them again, and tokens go on from the clock",
 }
 """SQLSTATEs that say: nothing was written."""
-_CUT_OFF: Final = frozenset({"57P01", "57P02", "57P05"})
+_OVERDUE: Final = "57P05"
+"""The session was ended by its idle_session_timeout. The server looks at that timer a last time after it has read a
+request and before it carries out anything of it."""
+_CUT_OFF: Final = frozenset({"57P01", "57P02"})
 """The session was ended; what it was about to do may have been done."""
 _REFUSED: Final = {
     NO_PRIVILEGE: "this user lacks a permission on the tables whose names begin with leasehold_: "
@@ -46,6 +50,8 @@ class SqlError(Exception):
 def error_from(error: SqlError, address: str, *, commits: bool) -> EngineError:
     """Our error for the server's, with its own words."""
     state, said = error.sqlstate, f"(it said {error.sqlstate}: {quoted(error.words)})"
+    if state == _OVERDUE:
+        return Overdue(f"{address} had ended the session, which was silent for too long {said}")
     if state in _CUT_OFF or state.startswith("08"):
         return cut_off(address, commits=commits)
     if state in _NOT_CARRIED_OUT:

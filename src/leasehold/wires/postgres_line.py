@@ -195,6 +195,8 @@ class Line:
             if result is None:
                 break
             first = first or result
+            if first.status == _FATAL and pgconn.status == _BAD:
+                break  # the server's last words: nothing follows them
         if first is None:
             raise ConnectionError
         if first.status in {_FATAL, _ABORTED}:
@@ -208,7 +210,11 @@ class Line:
     async def _fill(self, until: float) -> None:
         if not await self.sockets.ready(self._pgconn.socket, to_write=False, until=until):
             raise TimeoutError
-        self._pgconn.consume_input()
+        try:
+            self._pgconn.consume_input()
+        except psycopg.Error:
+            if self._pgconn.is_busy():  # else the server said why before the connection broke
+                raise
 
     async def _flush(self, until: float) -> None:
         """Send what did not fit into the socket at once, reading meanwhile, or both sides would wait for ever."""

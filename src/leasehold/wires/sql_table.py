@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from leasehold.core import table
 from leasehold.core.engine import NameStatus
 from leasehold.core.table import Entry, Place, Seat
+from leasehold.errors import EngineUnavailable
 from leasehold.wires.sqlite_rows import ALL, QUEUE, SEATS
 
 SCHEMA_VERSION: Final = 1
@@ -32,6 +33,10 @@ Row = tuple[Any, ...]
 
 class Raced(Exception):
     """Somebody else added the same row at the same time, so nothing was done; now it is there and can be locked."""
+
+
+class Overdue(EngineUnavailable):
+    """The session had been silent for too long: the server ended it, with its locks, and never read the request."""
 
 
 class Statement:
