@@ -41,6 +41,8 @@ LOOKS_EVERY: Final = 0.05
 STARTS_WITHIN: Final = 60.0
 PATIENCE: Final = 15.0
 """Seconds, and two waits, in which a worker that is told to end has to."""
+BY_SERVER: Final = "ended-by-server"
+"""What is called so in a history was not done by the run: a server says that it may have ended leases by itself."""
 Phase = Literal["starting", "breaking things", "settling", "stopping", "judging", "over"]
 
 
@@ -133,6 +135,7 @@ class Run:
             self._enter("stopping")
             hung = crew.stop(within=PATIENCE + 2 * self._plan.wait)
             self._read_all(resource, record)
+            self._ask_for_robberies(record)
             record("end", hung=hung)
             self._enter("judging")
             files = [path for worker in crew.workers for path in worker.histories()]
@@ -313,6 +316,18 @@ class Run:
         record("settled")
         lapse, slack = BOUNDS.get(info.engine, USUAL)
         self._wait_for_grants(site, crew, lapse * info.ttl + slack + info.wait + PATIENCE)
+
+    def _ask_for_robberies(self, record: Recorder) -> None:
+        """Have it in the history when servers took leases away by themselves, in the wake of what was done to them."""
+        now = record.now()
+        ahead = time.time() - now
+        found = [(since, until, one.name) for one in self._servers for since, until in one.robberies()]
+        for since, until, name in found:
+            if since - ahead < now:
+                self._op += 1
+                record("fault", op=self._op, at=since - ahead, fault=BY_SERVER, robs=True, loses=False)
+                record.event("struck", name="", op=self._op, token=None, at=since - ahead, detail={"at": name})
+                record("fault over", op=self._op, at=min(until - ahead, now), fault=BY_SERVER)
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase

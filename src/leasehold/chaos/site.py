@@ -70,6 +70,10 @@ class Server(Protocol):
         """Whether it is the leader of its cluster; false where there is no such thing."""
         ...
 
+    def robberies(self) -> list[tuple[float, float]]:
+        """From when until when it may have ended leases that were still held, by its own word; on `time.time()`."""
+        ...
+
     def stop(self, *, hard: bool = False) -> None:
         """End it, in good order or by SIGKILL."""
         ...

@@ -14,9 +14,11 @@ _GUARANTEE: Final = Guarantee(
         "A holder that stalls past its TTL still runs, as with every lease: only a fence, or a transaction that "
         "checks ownership, stops its writes. All leases of a client that have the same TTL share one session, and are "
         "lost together if it ends. A session belongs to the agent that it was made through: if that agent leaves the "
-        "cluster, or is forced out of it, its sessions end at once, while their holders still believe. A waiter whose "
-        "process died or hangs keeps its place until its session ends, after twice the shortest TTL. A lock-delay is "
-        "at most 60 s, and is forgotten when all servers restart."
+        "cluster, or is forced out of it, its sessions end at once, while their holders still believe. So may those "
+        "that a leader knew which stood still for twice their TTL and leads again within five minutes: Consul tries "
+        "again to end what was overdue there, renewed or not. A waiter whose process died or hangs keeps its place "
+        "until its session ends, after twice the shortest TTL. A lock-delay is at most 60 s, and is forgotten when all "
+        "servers restart."
     ),
     tokens=(
         "The cluster's index at which the holder's key was created, fixed when it joined the queue. It goes back only "

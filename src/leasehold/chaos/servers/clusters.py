@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -13,6 +15,12 @@ from leasehold.testing.ports import free_port
 
 LEAST_TTL: Final = 0.5
 """Consul's servers of a run allow sessions this short; its own limit is 10 s."""
+TRIES_AGAIN_AFTER: Final = (10.0, 20.0, 40.0, 80.0, 160.0)
+"""Seconds that a server of Consul lets go by after each failure to end an overdue session, before it tries again. It
+does not look then whether the session was renewed meanwhile, at another leader."""
+TRY_LASTS: Final = 2.0
+"""Seconds that such a try may take on a busy machine."""
+_FAILED_TO_END: Final = re.compile(r"^\s*(\S+) \[ERROR\] agent\.server: Invalidation failed\b", re.MULTILINE)
 TICK: Final = 0.1
 """In seconds; ZooKeeper looks at its sessions once a tick."""
 
@@ -69,6 +77,19 @@ class EtcdServer(Member):
         except (OSError, ValueError):
             return False
         return bool(status["header"]["member_id"] == status.get("leader"))
+
+
+def tries_to_end(said: str) -> list[tuple[float, float]]:
+    """From when until when a server of Consul that printed this may have tried again to end an overdue session.
+
+    Which failure is which try, and of which session, it does not say. What runs into each other is one.
+    """
+    failed = [datetime.fromisoformat(when).timestamp() for when in _FAILED_TO_END.findall(said)]
+    found: list[tuple[float, float]] = []
+    for since in sorted(at + after for at in failed for after in TRIES_AGAIN_AFTER):
+        begun = found.pop()[0] if found and since <= found[-1][1] else since
+        found.append((begun, since + TRY_LASTS))
+    return found
 
 
 class ConsulServer(Member):
@@ -130,6 +151,10 @@ class ConsulServer(Member):
             return bool(asked(f"127.0.0.1:{self.port}/v1/agent/self")["Stats"]["consul"]["leader"] == "true")
         except (OSError, ValueError):
             return False
+
+    def robberies(self) -> list[tuple[float, float]]:
+        """When it may have ended sessions that were overdue once, while it stood still, and are no more."""
+        return tries_to_end(self.log.read_text(errors="replace") if self.log.exists() else "")
 
 
 class ZooKeeperServer(Member):

@@ -83,6 +83,10 @@ class OwnServer(ABC):
         """Whether it is the leader of its cluster."""
         return False
 
+    def robberies(self) -> list[tuple[float, float]]:
+        """From when until when it may have ended leases that were still held, by its own word; on `time.time()`."""
+        return []
+
     def watch_disk(self) -> None:
         """Have each write to its data seen, where that can be; before its first start."""
         try:
@@ -115,7 +119,7 @@ class OwnServer(ABC):
         if self.pids:
             raise RuntimeError(f"the {self.engine} server {self.name!r} runs already")
         command = self._witness.seen(*self.command()) if self._witness else self.command()
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._as_user(), *command],
                 pass_fds=self._witness.passed if self._witness else (),
@@ -166,12 +170,13 @@ class OwnServer(ABC):
         return True
 
     @property
-    def _log(self) -> Path:
+    def log(self) -> Path:
+        """The file of what it prints."""
         return self.folder / "log"
 
     def last_words(self) -> str:
         """The end of what it printed."""
-        return self._log.read_text(errors="replace")[-500:] if self._log.exists() else "it printed nothing"
+        return self.log.read_text(errors="replace")[-500:] if self.log.exists() else "it printed nothing"
 
     # For those that root may not run
 
