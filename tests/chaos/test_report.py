@@ -91,6 +91,22 @@ def test_what_a_lock_alone_lets_through_is_shown_where_no_fence_is_asked(tmp_pat
     assert "1 shown" in page
 
 
+def test_it_says_when_and_where_it_was_made(tmp_path: Path) -> None:
+    page, _ = written(tmp_path, right(5))
+    assert re.search(r"Made by Leasehold \S+ on 20\d\d-\d\d-\d\d \d\d:\d\d UTC \([^)]*, \d+ processors\)", page)
+
+
+def test_who_heard_of_a_loss_before_its_deadline_says_nothing_about_who_did_not() -> None:
+    """How soon after its own deadline a holder is told is not measured with those whom news had reached before."""
+    story = Story()
+    for lost in (1.0, 2.13):
+        op = story.lease("w1", lost - 1.0, lost - 0.9, 5)
+        story.add(lost, "w1", "lost", op, 5)
+        story.add(2.1, "w1", "believed until", op, 5, believed=2.1)
+    [told] = [one for one in judge(story.history, RUN_INFO) if one.name == "told"]
+    assert told.samples["told after its deadline"] == pytest.approx((0.03,))
+
+
 def test_an_empty_run_has_a_report(tmp_path: Path) -> None:
     page, _ = written(tmp_path, [])
     assert "0 claims held, 1 unknown" in page
@@ -135,8 +151,48 @@ def test_twenty_thousand_events_make_a_page_of_a_few_megabytes(tmp_path: Path) -
 # Goals
 
 
-def _goal(story: Story, number: int, run: RunInfo = RUN_INFO) -> report.Goal:
-    return report.goals(Record(story.history, run), judge(story.history, run))[number]
+GOALS = Path(__file__).parents[2] / "docs" / "data" / "goals.json"
+
+
+def _goal(story: Story, name: str, run: RunInfo = RUN_INFO) -> report.Goal:
+    """The first goal of this id."""
+    found = report.goals(Record(story.history, run), judge(story.history, run))
+    return next(goal for goal in found if goal.id == name)
+
+
+def test_a_report_has_every_goal(tmp_path: Path) -> None:
+    """With what was seen of it, or with what checks it where no run can."""
+    page, told = written(tmp_path, right(5))
+    known = {goal["id"] for goal in json.loads(GOALS.read_text(encoding="utf-8"))}
+    listed = told["goals"]
+    assert isinstance(listed, list)
+    assert {goal["id"] for goal in listed} == known
+    assert all(bool(goal["seen"]) != bool(goal["shown_by"]) for goal in listed)
+    assert all(f"<td>{name}</td>" in page for name in known)
+
+
+@pytest.mark.parametrize(("believed", "met", "missed_by"), [(2.1, True, ""), (0.05, False, "1"), (None, None, "")])
+def test_a_grant_that_was_used_after_its_deadline_misses_a_goal(
+    believed: float | None, met: bool | None, missed_by: str
+) -> None:
+    """Unless the library does not say until when a holder may believe."""
+    story = Story()
+    story.lease("w1", 0.0, 0.1, 5, release=1.0)
+    granted = next(one for one in story.events if one.kind == "granted")
+    granted.detail.pop("believed")
+    granted.detail.update({} if believed is None else {"believed": believed})
+    assert (_goal(story, "R5").met, _goal(story, "R5").missed_by) == (met, missed_by)
+
+
+def test_a_worker_that_is_hardly_ever_served_misses_a_goal() -> None:
+    story = Story()
+    for lap in range(60):
+        story.lease("w1" if lap else "w2", lap + 0.0, lap + 0.1, lap + 1, release=lap + 0.5)
+    shares = _goal(story, "L6")
+    assert (shares.met, shares.seen) == (False, "0.03 of a fair share at least, of 2 workers")
+    few = Story()
+    few.lease("w1", 0.0, 0.1, 5, release=1.0)
+    assert _goal(few, "L6").met is None
 
 
 def test_a_goal_that_was_missed_says_by_how_much() -> None:
@@ -144,19 +200,19 @@ def test_a_goal_that_was_missed_says_by_how_much() -> None:
     story.lease("w1", 0.0, 0.1, 1)
     story.fault(1.0, 1.1, "kill", "w1")
     story.lease("w2", 0.5, 1.0 + TTL + 1.2, 2, release=5.0)
-    recovery = _goal(story, 6)
+    recovery = _goal(story, "L1")
     assert (recovery.id, recovery.met, recovery.missed_by) == ("L1", False, "700 ms")
-    assert _goal(story, 6, replace(RUN_INFO, engine="etcd")).met
-    assert _goal(story, 7).met is None
+    assert _goal(story, "L1", replace(RUN_INFO, engine="etcd")).met
+    assert _goal(story, "L2").met is None
 
 
 def test_counted_goals() -> None:
     story = Story()
     story.lease("w1", 0.0, 0.1, 5, release=1.0)
     story.lease("w2", 2.0, 2.1, 5, release=3.0)
-    tokens = _goal(story, 1)
+    tokens = _goal(story, "R2")
     assert (tokens.id, tokens.met, tokens.missed_by) == ("R2", False, "1")
-    assert _goal(story, 2).met
+    assert _goal(story, "R3").met
 
 
 # Pictures

@@ -20,6 +20,7 @@ from leasehold.chaos.run_info import RunInfo
 
 __all__ = ["browser"]
 
+DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
 SPAN = "[+chart.dataset.from, +chart.dataset.to]"
 
 
@@ -54,9 +55,7 @@ def test_a_violation_is_seen_at_once_and_leads_to_its_events(browser: Browser, t
     page = opened(browser, tmp_path, _overlap(right(5), random.Random(5)))
     page.prefer(scheme)
     page.wait_for(f"matchMedia('(prefers-color-scheme: {scheme})').matches", "the colours are there")
-    page.wait_for(
-        "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))", "drawn"
-    )
+    page.wait_for(DRAWN, "drawn")
     assert red_at(page, 0)
     whole = span(page)
     page.click(".jump")
@@ -90,6 +89,26 @@ def test_zooming_and_moving(browser: Browser, tmp_path: Path) -> None:
     page.wait_for(f"({SPAN})[1] - ({SPAN})[0] === {whole}", "everything is shown again")
     assert page.value("document.getElementById('next').disabled")
     assert page.complaints == []
+
+
+def test_tokens_that_begin_alike_are_told_apart(browser: Browser, tmp_path: Path) -> None:
+    """Where there is no room for all its digits, a lease shows the last ones."""
+    history = [replace(one, token=one.token + 1_794_962_697_000_000) if one.token else one for one in right(5)]
+    page = opened(browser, tmp_path, history)
+    page.value("""(() => {
+        window.drawn = [];
+        const write = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+            drawn.push(text);
+            return write.call(this, text, ...at);
+        }; })()""")
+    for _ in range(12):
+        page.click("#in")
+        page.wait_for(DRAWN, "drawn")
+    tokens = [str(one.token) for one in history if one.kind == "granted"]
+    cut = [one for one in page.value("drawn") if one.startswith("…")]
+    assert cut
+    assert all(any(token.endswith(one[1:]) for token in tokens) for one in cut)
 
 
 def test_names_are_only_names(browser: Browser, tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ def check(record: Record) -> Verdict:
     for name in record.names:
         leases = record.leases_on(name)
         for place, lease in enumerate(leases):
-            if lease.lost is not None and lease.deadline is not None:
-                after_deadline.append(max(lease.lost.at - lease.deadline.at, 0.0))
+            if lease.lost is not None and lease.deadline is not None and lease.lost.at >= lease.deadline.at:
+                after_deadline.append(lease.lost.at - lease.deadline.at)  # of others, news came before it
             later = (one for one in leases[place + 1 :] if was_before(lease, one))
             successor = next((one for one in later if not compatible(lease, one)), None)
             if successor is None or not _overtaken(record, lease, successor):

@@ -1,16 +1,19 @@
-"""The goals that Leasehold sets itself, as far as a run can check them: what was aimed at, what was seen."""
+"""The goals that Leasehold sets itself: what was aimed at, what a run has seen of it, and who checks the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from leasehold.chaos.checkers import Verdict, patience
 from leasehold.chaos.checkers.gaps import BOUNDS, ENGINE_BACK, USUAL
-from leasehold.chaos.checkers.record import Record
+from leasehold.chaos.checkers.record import ALLOWANCE, Lease, Record
 
 TOLD_WITHIN = 0.05
 """Seconds after its deadline in which a holder is told that its lease is over."""
+ENOUGH = 20
+"""Grants for each worker without which shares of them say nothing."""
+LEAST_SHARE = 0.1
 
 
 class Goal(NamedTuple):
@@ -22,12 +25,15 @@ class Goal(NamedTuple):
     met: bool | None
     """None: nothing in this run could tell."""
     missed_by: str = ""
+    shown_by: str = ""
+    """Who checks it, where no run of the chaos tester can."""
 
 
 def goals(record: Record, verdicts: list[Verdict]) -> list[Goal]:
-    """Each goal that a run of the chaos tester can check."""
+    """Each goal: those that a run of the chaos tester can check, and after them those that others check."""
     by_name = {verdict.name: verdict for verdict in verdicts}
-    return [make(record, by_name) for make in _GOALS]
+    elsewhere = [Goal(name, text, "", None, "", shown_by) for name, text, shown_by in ELSEWHERE]
+    return [*(make(record, by_name) for make in _GOALS), *elsewhere]
 
 
 Found = dict[str, Verdict]
@@ -91,6 +97,24 @@ def _told_in_time(record: Record, found: Found) -> Goal:
     return Goal("R4", goal, *_time(max(times, default=None), TOLD_WITHIN, len(times)))
 
 
+def _unheld(record: Record, found: Found) -> Goal:
+    """Grants that were over when they were used, of workers that nothing stopped meanwhile."""
+    goal = "A grant that comes after its own deadline, or after the wait, is not used"
+    leases = [one for one in record.leases if not record.strikes_on(one.worker, one.ask.at, one.since)]
+    dated = [one for one in leases if "believed" in one.granted.detail]
+    if not dated or found["wait overrun"].status == "not asked":
+        return Goal("R5", goal, "not asked in this run", None)
+    over = sum(one.granted.detail["believed"] < one.since for one in dated)
+    late = sum(_waited(one, record) > patience.GRACE + ALLOWANCE for one in leases)
+    seen = f"{over} used after their deadline, {late} after the wait, of {len(leases):,}"
+    return Goal("R5", goal, seen, over + late == 0, str(over + late or ""))
+
+
+def _waited(lease: Lease, record: Record) -> float:
+    """For how long beyond its wait it was waited for."""
+    return lease.since - lease.ask.at - float(lease.ask.detail.get("wait", record.run.wait))
+
+
 def _histories(_record: Record, found: Found) -> Goal:
     names = ("linearizable", "permits", "idempotency", "partitions", "once-only jobs")
     asked = [found[name] for name in names if found[name].status != "not asked"]
@@ -135,15 +159,46 @@ def _alive(_record: Record, found: Found) -> Goal:
     return Goal("L4", goal, *counted)
 
 
+def _shares(record: Record, _found: Found) -> Goal:
+    goal = f"Each worker is granted at least a tenth of its fair share, where that is {ENOUGH} grants or more"
+    counts = dict.fromkeys(record.workers, 0)
+    for lease in record.leases:
+        counts[lease.worker] += 1
+    fair = len(record.leases) / max(len(counts), 1)
+    if fair < ENOUGH or len(counts) < 2:
+        return Goal("L6", goal, "not asked in this run", None)
+    least = min(counts.values()) / fair
+    met = least >= LEAST_SHARE
+    seen = f"{least:.2f} of a fair share at least, of {len(counts)} workers"
+    return Goal("L6", goal, seen, met, "" if met else f"{LEAST_SHARE - least:.2f} of a share")
+
+
 _GOALS: tuple[Callable[[Record, Found], Goal], ...] = (
     _fenced,
     _tokens,
     _beliefs,
     _never_told,
     _told_in_time,
+    _unheld,
     _histories,
     _after_death,
     _engine_back,
     _waits,
     _alive,
+    _shares,
 )
+ELSEWHERE: Final = (
+    ("R6", "No simulated history breaks a claim: 10,000 for each change, 500,000 a night", "make sim N=500000"),
+    ("R7", "Each of 25 planted bugs is caught within 1,000 histories, five by real faults", "make test, make planted"),
+    ("L5", "A majority lock works with any minority down, in twice the time at most", "make test"),
+    ("C1", "10,000 leases in one process: one keeper, 3 KiB each, a quarter of a core", "leasehold bench --only many"),
+    ("C2", "10,000 waiting tasks: one connection, 4 KiB each, 4 requests a second", "leasehold bench --only many"),
+    ("C3", "10,000 attempts in vain leave nothing on the engine", "make test"),
+    ("C4", "A day at 100 holds a second: memory grows by 5 % at most, no file stays open", "make soak SOAK_FOR=24h"),
+    ("F1", "50,000 fuzzed inputs: no untyped error, and nothing sent for what is invalid", "make test, make nightly"),
+    ("F2", "No two names share a key, of a million pairs", "make test"),
+    ("F3", "A planted secret is found in no repr, log, traceback, page or metric", "make test"),
+    ("F4", "1,000 answers of nonsense at every step: never a false grant", "make test, make nightly"),
+    ("F5", "Interrupted or cancelled at 2,000 points: free within the TTL and 0.5 s", "make test"),
+)
+"""What is asked of the library, or of one engine for long, and not of a run: its id, what it says, who checks it."""

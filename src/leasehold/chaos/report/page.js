@@ -148,6 +148,13 @@
       aim(left, y - 4, wide, 8, { kind: "wait", worker, name, from, to, end });
     }
   };
+  // Tokens that are clocks begin alike: where there is little room, their last digits tell them apart.
+  const tail = (pen, text, room) => {
+    if (pen.measureText(text).width <= room) return text;
+    let keep = text.length;
+    while (keep > 0 && pen.measureText("…" + text.slice(-keep)).width > room) keep--;
+    return keep ? "…" + text.slice(-keep) : "";
+  };
   const drawLeases = (pen) => {
     for (const [worker, name, from, to, how, token, mode] of inView(all.leases)) {
       const left = x(from), wide = Math.max(x(to) - left, SMALLEST), y = lane(worker) + (LANE - BAR) / 2;
@@ -155,7 +162,7 @@
       pen.globalAlpha = mode === "exclusive" ? 1 : 0.62;
       round(pen, left, y, wide, BAR, 4);
       pen.globalAlpha = 1;
-      const label = token && wide > 26 ? cut(pen, token, Math.min(x(to), width()) - Math.max(left, LEFT) - 10) : "";
+      const label = token && wide > 26 ? tail(pen, token, Math.min(x(to), width()) - Math.max(left, LEFT) - 10) : "";
       if (label) { pen.fillStyle = ink.card; pen.textAlign = "left"; pen.fillText(label, Math.max(left, LEFT) + 5, y + BAR / 2 + 0.5); }
       if (how !== "released") {
         const end = left + wide, middle = y + BAR / 2;

@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+import platform
+from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -18,6 +21,10 @@ from leasehold.chaos.report.histogram import histogram
 from leasehold.chaos.report.picture import MOST, picture
 
 SIGNS = {"held": "✓", "violated": "✕", "unknown": "?", "not asked": "—"}
+SHOWN = (
+    "Not held against it: a fault had stopped the holder or taken its lease, or the resource was one without a fence. "
+    "Open the line to see each."
+)
 ORDER = ("violated", "unknown", "held", "not asked")
 
 
@@ -51,13 +58,20 @@ def page(record: Record, verdicts: list[Verdict], met: list[Goal]) -> str:
 <body>
 <main>
 {body}
-<footer>Made by Leasehold {escape(__version__)}. Zero means “not seen in this run”, not “impossible”.</footer>
+<footer>{escape(_made())}. Zero means “not seen in this run”, not “impossible”.</footer>
 </main>
 <script type="application/json" id="data">{_data(picture(record, verdicts))}</script>
 <script>{script}</script>
 </body>
 </html>
 """
+
+
+def _made() -> str:
+    """By which version, when, and on what machine."""
+    machine = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    return f"Made by Leasehold {__version__} on {when} ({machine}, {os.cpu_count()} processors)"
 
 
 def _part(name: str) -> str:
@@ -135,7 +149,7 @@ def _row(verdict: Verdict) -> str:
         for kind, label in (("violations", "Violations"), ("shown", "Shown, not held against it"))
     )
     opened = " open" if verdict.status == "violated" else ""
-    shown = f'<span class="chip">{len(verdict.shown):,} shown</span>' if verdict.shown else ""
+    shown = f'<span class="chip" title="{SHOWN}">{len(verdict.shown):,} shown</span>' if verdict.shown else ""
     return f"""<details class="verdict {verdict.status.replace(" ", "-")}"{opened}><summary>
 <span class="sign" aria-hidden="true">{SIGNS[verdict.status]}</span>
 <span class="property">{escape(verdict.name)}</span>
@@ -215,10 +229,21 @@ def _goals(met: list[Goal]) -> str:
         f'<tr class="{words[goal.met][0]}"><td>{goal.id}</td><td>{escape(goal.text)}</td><td>{escape(goal.seen)}</td>'
         f'<td><span class="chip">{words[goal.met][1]}</span></td><td>{escape(goal.missed_by)}</td></tr>'
         for goal in met
+        if not goal.shown_by
+    )
+    others = "".join(
+        f"<tr><td>{goal.id}</td><td>{escape(goal.text)}</td><td><code>{escape(goal.shown_by)}</code></td></tr>"
+        for goal in met
+        if goal.shown_by
     )
     return f"""<section aria-labelledby="goals"><h2 id="goals">Goals</h2><div class="scroll"><table>
 <thead><tr><th></th><th>goal</th><th>seen</th><th></th><th>missed by</th></tr></thead>
-<tbody>{rows}</tbody></table></div></section>"""
+<tbody>{rows}</tbody></table></div>
+<details class="elsewhere"><summary>Goals that no run can check, and what checks them</summary>
+<div class="scroll"><table><thead><tr><th></th><th>goal</th><th>checked by</th></tr></thead>
+<tbody>{others}</tbody></table></div>
+<p>In a checkout of Leasehold. What was seen last stands in its documentation, under “Goals, with numbers”.</p>
+</details></section>"""
 
 
 def _faults(record: Record) -> str:
