@@ -64,12 +64,14 @@ docs-serve: $(VENV)/.ready-dev  ## serve the documentation while it is being wri
 	@$(BIN)/python tools/reference_pages.py
 	@$(BIN)/zensical serve
 
-sim: $(VENV)/.ready-dev  ## explore N simulated histories, and a tenth as many of each engine (make sim N=100000)
+sim: $(VENV)/.ready-dev  ## explore N simulated histories on all cores, and a tenth as many of each engine (make sim N=100000)
+	@$(BIN)/python -m pytest -q tests/sim/test_histories.py tests/sim/test_engines.py -k once_failed
 	@$(BIN)/python -m leasehold.sim --histories $(N)
 	@for engine in $(SIM_ENGINES); do \
 		$(BIN)/python -m leasehold.sim --engine $$engine --histories $$(( $(N) / 10 + 1 )) || exit 1; \
 	done
 	@$(BIN)/python -m leasehold.sim.quorum --histories $$(( $(N) / 10 + 1 ))
+	@$(BIN)/python -m leasehold.sim.partitions --histories $$(( $(N) / 100 + 1 ))
 
 peers: $(VENV)/.ready-dev servers  ## put peers to the same faults as Leasehold, and make the tables of docs/peers.md
 	@$(PIP_INSTALL) --no-build-isolation --editable '.[peers]'

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from leasehold.sim.engine_mutations import mutations_of
+from leasehold.sim.many import CORES, bar, telling
 from leasehold.sim.plan import BEYOND, ELSEWHERE, TABLE, UNBEARABLE, WITHIN
 from leasehold.sim.runner import PROPERTIES, Tally, explore, first_caught, run
 from leasehold.sim.sites import KINDS
@@ -46,8 +45,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--seed", type=int, metavar="SEED", help="run one seed and draw its time line")
     what.add_argument("--hunt", action="store_true", help="plant each known bug and tell which judge catches it")
     made.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed to explore (default: 0)")
-    cores = os.cpu_count() or 1
-    made.add_argument("--jobs", type=_positive, default=cores, metavar="N", help="processes (default: all cores)")
+    made.add_argument("--jobs", type=_positive, default=CORES, metavar="N", help="processes (default: all cores)")
     made.add_argument(
         "--engine", choices=sorted(KINDS), default=TABLE.engine, help=f"whose code to run (default: {TABLE.engine})"
     )
@@ -79,29 +77,16 @@ def main(arguments: list[str] | None = None) -> int:
     return _explore(console, seeds, asked.engine, asked.jobs, asked.mutation)
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=console,
-        transient=True,
-    )
-
-
 def _explore(console: Console, seeds: range, engine: str, jobs: int, mutation: str | None) -> int:
     began = time.monotonic()
-    with _progress(console) as progress:
-        task = progress.add_task("histories", total=len(seeds), note="")
-
-        def show(tally: Tally) -> None:
-            note = f"[red]{len(tally.violations)} violations" if tally.violations else ""
-            progress.update(task, completed=tally.histories, note=note)
-
-        tally = explore(seeds, engine=engine, jobs=jobs, mutation=mutation, progress=show)
+    with telling(len(seeds), console) as tell:
+        tally = explore(
+            seeds,
+            engine=engine,
+            jobs=jobs,
+            mutation=mutation,
+            progress=lambda so_far: tell(so_far.histories, len(so_far.violations)),
+        )
     console.print(_summary(tally, engine, time.monotonic() - began))
     for seed in list(dict.fromkeys(seed for seed, _ in tally.violations))[:MOST_SHOWN]:
         first = next(violation for found, violation in tally.violations if found == seed)
@@ -143,7 +128,7 @@ def _summary(tally: Tally, engine: str, seconds: float) -> Table:
 
 def _hunt(console: Console, engine: str) -> int:
     missed, mutations = 0, mutations_of(engine)
-    with _progress(console) as progress:
+    with bar(console) as progress:
         task = progress.add_task("bugs", total=len(mutations), note="")
         for mutation in mutations.values():
             progress.update(task, advance=1, note=mutation.name)

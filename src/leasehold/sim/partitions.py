@@ -16,11 +16,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from rich.console import Console
+
 from leasehold.errors import EngineUnavailable, LeaseholdError, LeaseLost, Moved, QueueFull, StaleToken
 from leasehold.patterns.partitions.crew import Crew, Member, Pace
 from leasehold.patterns.partitions.entities import Entities, quota
 from leasehold.patterns.partitions.inbox import AsyncFeed, Message
 from leasehold.patterns.partitions.owned import Item, Owned, Writer
+from leasehold.sim.many import CHUNK, CORES, spread, telling
 from leasehold.sim.partitions_parts import MARGIN, TTL, Lease, Result, SimInbox, Table
 from leasehold.sim.scheduler import PARK, Process, Scheduler, Task
 
@@ -383,12 +386,20 @@ def explore(seeds: Sequence[int] | range, *, until_caught: bool = False) -> list
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m leasehold.sim.partitions", description=__doc__)
-    parser.add_argument("--histories", type=int, default=200)
-    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--histories", type=int, default=200, metavar="N", help="how many (default: 200)")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed (default: 0)")
+    parser.add_argument("--jobs", type=int, default=CORES, metavar="N", help="processes (default: all cores)")
     given = parser.parse_args(arguments)
-    found = explore(range(given.first, given.first + given.histories))
-    for violation in found[:20]:
+    found: list[Violation] = []
+    with telling(given.histories, Console()) as tell:
+        for number, part in enumerate(
+            spread(explore, range(given.first, given.first + given.histories), given.jobs), 1
+        ):
+            found += part
+            tell(min(number * CHUNK, given.histories), len(found))
+    for violation in sorted(found, key=lambda one: one.seed)[:20]:
         sys.stdout.write(f"seed {violation.seed}: {violation.claim}: {violation.text}\n")
+        sys.stdout.write(f"  replay it:  python -m leasehold.sim.partitions --first {violation.seed} --histories 1\n")
     sys.stdout.write(f"{given.histories} histories, {len(found)} violations\n")
     return 1 if found else 0
 

@@ -20,11 +20,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from rich.console import Console
+
 from leasehold.core.engine import Grant, Renewal, Want
 from leasehold.core.quorum import AskGrant, Reply, Request
 from leasehold.core.quorum_server import Server, carry_out
 from leasehold.engines.redlock import RedlockEngine, RedlockFamily
 from leasehold.errors import LeaseholdError, OutcomeUnknown
+from leasehold.sim.many import CORES, spread, telling
 from leasehold.sim.quorum_wire import Pause, QuorumWire, Scatter
 from leasehold.wires.quorum_target import Servers, servers_from
 
@@ -392,6 +395,13 @@ class Tally:
     complete: int = 0
     violations: list[Violation] = field(default_factory=list)
 
+    def add(self, other: Tally) -> None:
+        """Count another's too."""
+        self.histories += other.histories
+        self.steps += other.steps
+        self.complete += other.complete
+        self.violations += other.violations
+
 
 def explore(seeds: range, *, until_caught: bool = False) -> Tally:
     """Run a history for each seed."""
@@ -412,16 +422,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m leasehold.sim.quorum", description=__doc__.partition("\n")[0])
     parser.add_argument("--histories", type=int, default=50_000, metavar="N", help="how many (default: 50000)")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed (default: 0)")
+    parser.add_argument("--jobs", type=int, default=CORES, metavar="N", help="processes (default: all cores)")
     asked = parser.parse_args(arguments)
-    began = time.monotonic()
-    tally = explore(range(asked.first, asked.first + asked.histories))
+    began, tally = time.monotonic(), Tally()
+    with telling(asked.histories, Console()) as tell:
+        for part in spread(explore, range(asked.first, asked.first + asked.histories), asked.jobs):
+            tally.add(part)
+            tell(tally.histories, len(tally.violations))
     seconds = time.monotonic() - began
     sys.stdout.write(
         f"{tally.histories:,} histories, {tally.steps:,} events, {tally.complete:,} tokens, "
         f"{len(tally.violations):,} violations in {seconds:.0f} s\n"
     )
-    for violation in tally.violations[:10]:
+    for violation in sorted(tally.violations, key=lambda one: one.seed)[:10]:
         sys.stdout.write(f"seed {violation.seed}: {violation.claim}: {violation.text}\n")
+        sys.stdout.write(f"  replay it:  python -m leasehold.sim.quorum --first {violation.seed} --histories 1\n")
     return 1 if tally.violations else 0
 
 

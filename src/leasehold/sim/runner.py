@@ -8,20 +8,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from functools import partial
 
 from leasehold.sim.connection_judges import collision, connection
 from leasehold.sim.engine_mutations import mutations_of
 from leasehold.sim.history import Fault, Got, History, Told, Touched
 from leasehold.sim.judges import Violation, judge_record, lost_updates
+from leasehold.sim.many import spread
 from leasehold.sim.mutating import planted
 from leasehold.sim.plan import TABLE
 from leasehold.sim.queue_judges import given, turns
 from leasehold.sim.record import Record
 from leasehold.sim.simulation import Simulation
-
-CHUNK = 50
-"""Seeds that are handed out at a time."""
 
 
 @dataclass(slots=True)
@@ -88,7 +86,7 @@ def explore(
 ) -> Tally:
     """Run all the seeds; `progress` is called now and then with what there is so far."""
     total = Tally()
-    for part in _parts(seeds, engine, jobs, mutation):
+    for part in spread(partial(_run_chunk, engine=engine, mutation=mutation), seeds, jobs):
         total.add(part)
         progress(total)
     return total
@@ -106,18 +104,7 @@ def first_caught(mutation: str, seeds: Iterable[int], engine: str = TABLE.engine
     return None
 
 
-def _parts(seeds: range, engine: str, jobs: int, mutation: str | None) -> Iterator[Tally]:
-    chunks = [(seeds[start : start + CHUNK], engine, mutation) for start in range(0, len(seeds), CHUNK)]
-    if jobs == 1:
-        yield from map(_run_chunk, chunks)
-        return
-    # A fresh interpreter for each: forking a process that has threads is a gamble.
-    with get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap_unordered(_run_chunk, chunks)
-
-
-def _run_chunk(chunk: tuple[range, str, str | None]) -> Tally:
-    seeds, engine, mutation = chunk
+def _run_chunk(seeds: range, *, engine: str, mutation: str | None) -> Tally:
     tally = Tally()
     collecting = gc.isenabled()
     gc.disable()  # a history leaves cycles; collecting them once for all is quicker
