@@ -195,7 +195,9 @@ class Line:
             if result is None:
                 break
             first = first or result
-            if first.status == _FATAL and pgconn.status == _BAD:
+            if pgconn.status == _BAD:
+                if first.status != _FATAL:
+                    raise ConnectionError  # an answer counts only with its end: before that, nothing is committed
                 break  # the server's last words: nothing follows them
         if first is None:
             raise ConnectionError
