@@ -1,11 +1,10 @@
 """The tester finds bugs: each is planted in the workers of a run on a real server, which has to notice.
 
-`make planted` tries all of them; by default it is those that are found in a few seconds.
+`make planted` and `make nightly` try all of them; `make test` those that are found in a few seconds.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from leasehold.chaos.servers import started
 FOLDER = Path(__file__).with_name("planted")
 MEMORY = Path("/dev/shm")
 QUICK = ("release-without-owner-check", "one-holder-for-all", "token-deleted-with-the-lease")
-CHOSEN = tuple(BUGS) if os.environ.get("LEASEHOLD_PLANT_ALL") else QUICK
+EACH = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.nightly]) for name in BUGS]
 TRIES = 3
 """Chance decides what a run meets; after so many runs a bug counts as not found."""
 FOUND_WITHIN = 400
@@ -54,7 +53,7 @@ def found_by(outcome: Outcome) -> dict[str, str]:
 
 
 @pytest.mark.timeout(FOUND_WITHIN)
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", EACH)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bug = BUGS[name]
     monkeypatch.setenv("PYTHONPATH", str(FOLDER))
