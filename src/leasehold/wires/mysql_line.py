@@ -15,7 +15,9 @@ from leasehold.wires.mysql_packets import (
     Nonsense,
     Prepared,
     SqlError,
+    outcome,
     packets_behind,
+    places_in,
     rendered,
     to_prepare,
 )
@@ -26,6 +28,8 @@ from leasehold.wires.sql_table import Raced, Request, Row, Statement
 
 NUDGE: Final = "nudge"
 """The name of a statement that stands last and may fail: all that mattered has been committed before it."""
+QUEUE: Final = "queue"
+"""The name of a statement that waits for others."""
 NUDGED_WITHIN: Final = 0.1
 """For so long a nudge is waited for, in seconds. MariaDB needs up to two where many sleep and are nudged at once."""
 
@@ -46,61 +50,61 @@ class Line:
 
     @sockets.setter
     def sockets(self, sockets: Sockets) -> None:
-        self.stream.sockets = sockets
+        self.stream.use(sockets)
 
     async def ask(self, request: Request, until: float, *, commits: bool = True) -> list[Row]:
         """Send one request, a transaction of its own, and return its rows."""
         try:
             if request.statement.order is not None:
-                rows = await self._ask_prepared(request, until, commits=commits)
-                if rows is not None:
-                    return rows
+                row = await self._ask_prepared(request, until, commits=commits)
+                if row is not None:
+                    return [row]
             return (await self.ask_plainly([request], until, commits=commits))[0]
         except SqlError as error:
             raise error_from(error, self._address, commits=commits) from None
 
-    async def _ask_prepared(self, request: Request, until: float, *, commits: bool) -> list[Row] | None:
+    async def _ask_prepared(self, request: Request, until: float, *, commits: bool) -> Row | None:
         """Carry out a statement that is prepared, or prepare it first.
 
         None where the server does not do so, and for the first use: it may be the last, and not worth a round trip.
         """
-        statement, sent = request.statement, False
-        if statement not in self._met:
-            self._met.add(statement)
-            return None
+        statement, known = request.statement, False
         try:
-            if statement not in self._prepared:
-                self._prepared[statement] = await self._prepare(request, until)
-            prepared = self._prepared[statement]
+            prepared = self._prepared.get(statement)
             if prepared is None:
-                return None
-            await self.stream.send(prepared.executed(request.values), until)
-            sent = True
-            answers = Answers()
-            answers.feed([await self.stream.answer(until)])
-            if not answers.is_complete:
-                raise Nonsense("rows that nobody asked for")
+                prepared = await self._prepare(request, until)
+                if prepared is None:
+                    return None
+            known = True
+            return outcome(await self.stream.exchange(prepared.executed(request.values), until))
+        except SqlError as error:
+            if error.code != NOT_PREPARED:
+                raise
+            del self._prepared[statement]  # a proxy may go on with another connection of its own
+            return None
         except (Nonsense, OSError) as error:
-            raise self._broken(error, sent=sent, commits=commits) from None
+            raise self._broken(error, sent=known and self.stream.has_sent, commits=commits) from None
         except BaseException:
             self.close()
             raise
-        if answers.error is None:
-            return answers.results[0]
-        if answers.error.code != NOT_PREPARED:
-            raise answers.error
-        del self._prepared[statement]  # a proxy may go on with another connection of its own
-        return None
 
     async def _prepare(self, request: Request, until: float) -> Prepared | None:
-        """None where the server refuses to: it has too many already, or is none but a proxy."""
-        await self.stream.send(to_prepare(request.statement), until)
-        answer = await self.stream.answer(until)
-        if answer[:1] != b"\0":
+        """None for the first use, and where the server refuses to: it has too many already, or is none but a proxy.
+
+        Also where it sees other places for values than there are: some stand in what is a comment to it.
+        """
+        statement = request.statement
+        if statement not in self._met:
+            self._met.add(statement)
             return None
-        for _ in range(packets_behind(answer)):
-            await self.stream.packet(until)
-        return Prepared(answer, request)
+        if statement not in self._prepared:
+            answer, prepared = await self.stream.exchange(to_prepare(statement), until), None
+            if answer[:1] == b"\0":
+                for _ in range(packets_behind(answer)):
+                    await self.stream.packet(until)
+                prepared = Prepared(answer, request) if places_in(answer) == len(statement.order or ()) else None
+            self._prepared[statement] = prepared
+        return self._prepared[statement]
 
     async def ask_all(self, requests: Sequence[Request], until: float, *, commits: bool) -> list[list[Row]]:
         """Send requests together and return the rows of each. After the first that fails, none is carried out.
@@ -120,13 +124,13 @@ class Line:
         A request may be several statements; its rows are those of the last one.
         """
         payload = QUERY + ";".join(map(rendered, requests)).encode()
-        sent = False
+        if requests[0].statement.name == QUEUE:
+            self.stream.doze()
         try:
             await self.stream.send(payload, until)
-            sent = True
             answers = await self._answers(requests, until)
         except (Nonsense, OSError) as error:
-            raise self._broken(error, sent=sent, commits=commits) from None
+            raise self._broken(error, sent=self.stream.has_sent, commits=commits) from None
         except BaseException:
             self.close()
             raise

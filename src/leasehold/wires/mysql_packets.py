@@ -70,15 +70,14 @@ class Inbox:
             self._ready = self._cut()
         return self._ready.pop(0) if self._ready else None
 
-    def only_packet(self) -> bytes | None:
-        """The one packet that is here, if it is one and complete: the answer to most requests."""
-        came = self._bytes
-        if self._ready or len(came) < 4 or _HEADER(came)[0] != len(came) - 4 | self._next << 24:
+    def only_packet(self, received: bytes) -> bytes | None:
+        """Take in what came; returns the packet that it is, if it is one and nothing else is here."""
+        size = len(received) - 4
+        if self._bytes or self._ready or size < 0 or _HEADER(received)[0] != size | self._next << 24:
+            self._bytes += received
             return None
-        packet = bytes(came[4:])
-        came.clear()
         self._next = self._next + 1 & 0xFF
-        return packet
+        return received[4:]
 
     def packets(self) -> list[bytes]:
         """All packets that are complete."""
@@ -169,6 +168,11 @@ def packets_behind(answer: bytes) -> int:
     return sum(described + 1 for described in (columns, places) if described)
 
 
+def places_in(answer: bytes) -> int:
+    """How many values a prepared statement takes."""
+    return int.from_bytes(answer[7:9], "little")
+
+
 class Prepared:
     """A statement that a connection has prepared. Its values are never NULL, and always of the same types."""
 
@@ -249,6 +253,19 @@ class Answers:
         self.results.append(rows)
         self._rows = None
         self.is_complete = not int.from_bytes(status, "little") & _MORE_RESULTS
+
+
+def outcome(packet: bytes) -> Row:
+    """How many rows a statement that returns none has changed, and the insert id; raises the server's error."""
+    if packet[:1] == b"\xff":
+        raise error_in(packet)
+    if packet[:1] != b"\0":
+        raise Nonsense("rows that nobody asked for")
+    changed, after = _number(packet, 1)
+    insert_id, after = _number(packet, after)
+    if len(packet) < after + 2 or packet[after] & _MORE_RESULTS:
+        raise Nonsense("an answer that ends too soon, or not at all")
+    return changed, insert_id
 
 
 def error_in(packet: bytes) -> SqlError:

@@ -5,28 +5,46 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import socket
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from leasehold.wires.lookout import Lookout
 from leasehold.wires.mysql_packets import QUIT, Answers, Inbox, framed
-from leasehold.wires.sockets import Sockets, has_something, tune
+from leasehold.wires.sockets import BlockingSockets, Sockets, tune
 
 if TYPE_CHECKING:
     import ssl
 
 CHUNK: Final = 65536
+USUAL: Final = 4096
+"""Bytes to make room for where the answer is short: room for the largest costs more than reading does."""
 
 
 class Stream:
     """Packets over a socket. All waiting is done by the sockets of a world."""
 
     def __init__(self, sock: socket.socket, sockets: Sockets) -> None:
-        self._sock, self.sockets = sock, sockets
-        self._waits_first = True
+        self._sock = sock
+        readable = select.poll()
+        readable.register(sock, select.POLLIN)
+        self._has_something = readable.poll
+        lookout = Lookout(readable.poll)
+        self._look, self.doze = lookout.look, lookout.doze
+        self._sent_at = 0.0
+        self.has_sent = False
+        """Whether all of the last packet has left."""
+        self.use(sockets)
+        self._shows_all = True
         """Whether all that has come shows at the socket."""
         self._wants_read: tuple[type[Exception], ...] = (BlockingIOError,)
         self._wants_write: tuple[type[Exception], ...] = (BlockingIOError,)
         self.inbox = Inbox()
+
+    def use(self, sockets: Sockets) -> None:
+        """Wait like these from now on. A thread looks for what answers it; an event loop has other work to do."""
+        self.sockets, self._looks = sockets, isinstance(sockets, BlockingSockets)
 
     @property
     def number(self) -> int:
@@ -40,7 +58,7 @@ class Stream:
         if not self.inbox.is_empty:
             raise ConnectionError("the server went on before TLS began")
         secured = context.wrap_socket(self._sock, server_hostname=host or None, do_handshake_on_connect=False)
-        self._sock, self._waits_first = secured, False
+        self._sock, self._shows_all = secured, False
         self._wants_read = (BlockingIOError, ssl.SSLWantReadError)
         self._wants_write = (BlockingIOError, ssl.SSLWantWriteError)
         while True:
@@ -57,11 +75,13 @@ class Stream:
         """Send a packet; what answers it is numbered on from it."""
         rest = framed(payload, number)
         self.inbox.expect(number + 1 & 0xFF)
+        self.has_sent, self._sent_at = False, monotonic()
         while rest:
             try:
                 rest = rest[self._sock.send(rest) :]
             except self._wants_write:
                 await self._ready(until, to_write=True)
+        self.has_sent = True
 
     def send_now(self, payload: bytes) -> None:
         """Send a packet that is so small that it always fits."""
@@ -72,8 +92,8 @@ class Stream:
 
     async def answers(self, until: float, answers: Answers | None = None, *, enough: int | None = None) -> Answers:
         """The answers to the packet of requests that was sent, or `enough` of them, added to those that came before."""
-        if answers is None and self._waits_first:
-            await self._ready(until, to_write=False)  # what was just sent is rarely answered yet
+        if answers is None:
+            await self._first(until)
         answers, inbox = answers or Answers(), self.inbox
         while not answers.is_complete and (enough is None or len(answers.results) < enough):
             if self.receive():
@@ -82,6 +102,13 @@ class Stream:
                 await self._ready(until, to_write=False)
         return answers
 
+    async def _first(self, until: float) -> None:
+        """Be there when something comes, for what was just sent is rarely answered yet."""
+        if self._looks:
+            self._look(self._sent_at)
+        elif self._shows_all:
+            await self._ready(until, to_write=False)
+
     async def packet(self, until: float) -> bytes:
         """The next packet."""
         while (packet := self.inbox.packet()) is None:
@@ -89,13 +116,17 @@ class Stream:
                 await self._ready(until, to_write=False)
         return packet
 
-    async def answer(self, until: float) -> bytes:
-        """The first packet that answers a request which was just sent, and is rarely answered yet."""
-        if self._waits_first:
-            await self._ready(until, to_write=False)
-        while not self.receive():
-            await self._ready(until, to_write=False)
-        return self.inbox.only_packet() or await self.packet(until)
+    async def exchange(self, payload: bytes, until: float) -> bytes:
+        """Send a packet, and return the first packet that answers it: most often it is the only one."""
+        await self.send(payload, until)
+        await self._first(until)
+        while True:
+            try:
+                received = self._sock.recv(USUAL)
+            except self._wants_read:
+                await self._ready(until, to_write=False)
+            else:
+                return self.inbox.only_packet(_some(received)) or await self.packet(until)
 
     def receive(self) -> bool:
         """Take in what is there, without waiting; raises `ConnectionError` at the end of the connection."""
@@ -103,9 +134,7 @@ class Stream:
             received = self._sock.recv(CHUNK)
         except self._wants_read:
             return False
-        if not received:
-            raise ConnectionError("the server closed the connection")
-        self.inbox.add(received)
+        self.inbox.add(_some(received))
         return True
 
     async def _ready(self, until: float, *, to_write: bool) -> None:
@@ -118,7 +147,7 @@ class Stream:
             return False
         try:
             # In TLS there may be something to read that says nothing.
-            return not has_something(self._sock.fileno()) or not self.receive()
+            return not self._has_something(0) or not self.receive()
         except OSError:
             return False
 
@@ -133,6 +162,12 @@ class Stream:
         """Close this process's end only, without a word: after a fork the parent goes on using the connection."""
         if self._sock.fileno() >= 0:
             os.close(self._sock.detach())
+
+
+def _some(received: bytes) -> bytes:
+    if not received:
+        raise ConnectionError("the server closed the connection")
+    return received
 
 
 async def connected(family: int, place: object, sockets: Sockets, until: float) -> Stream:
