@@ -14,9 +14,10 @@ from tests.engines.mysql_help import eventually, fresh_namespace, soon, want
 from tests.support.mariadb_server import MariadbServer
 
 from leasehold import Capability, Leasehold, LeaseLost, NotAcquired, NotSupported
-from leasehold.core.engine import Grant
+from leasehold.core.engine import Busy, Grant
 from leasehold.core.worlds import run_blocking
-from leasehold.engines.mysql_session import MysqlSessionFamily, key_of
+from leasehold.engines import mysql_session
+from leasehold.engines.mysql_session import STAYS_BUSY, MysqlSessionFamily, key_of
 from leasehold.wires.mysql_target import target_from_url
 
 HOLDING = """
@@ -47,6 +48,69 @@ def test_the_lock_is_the_servers_own(url: str, mariadb_server: MariadbServer) ->
             assert holder(mariadb_server, namespace) is not None
             assert mariadb_server.sql("SELECT GET_LOCK(%s, 0)", key_of(namespace, "n")) == [(0,)]
         assert holder(mariadb_server, namespace) is None
+
+
+async def _not_needed(*_: object) -> None:
+    raise AssertionError("the long way was taken")
+
+
+def test_a_lock_is_taken_again_in_one_statement_and_once(
+    url: str, mariadb_server: MariadbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server counts how often a connection takes a lock: one release would not free what was taken twice."""
+    namespace, tokens = fresh_namespace(), [0]
+    engine = MysqlSessionFamily(target_from_url(url), namespace, "test").blocking()
+    for turn in range(5):
+        grant = run_blocking(engine.take(want("n", f"{turn:032x}"), until=soon(engine)))
+        assert isinstance(grant, Grant)
+        tokens.append(grant.token)
+        assert holder(mariadb_server, namespace) is not None
+        assert run_blocking(engine.release("n", f"{turn:032x}", until=soon(engine))) is True
+        assert holder(mariadb_server, namespace) is None
+        monkeypatch.setattr(engine, "_lock", _not_needed)
+    assert tokens == sorted(set(tokens))
+    run_blocking(engine.close())
+
+
+def test_a_connection_that_the_server_may_end_any_moment_is_not_used_again(
+    url: str, mariadb_server: MariadbServer
+) -> None:
+    namespace = fresh_namespace()
+    engine = MysqlSessionFamily(target_from_url(url), namespace, "test").blocking()
+    numbers = []
+    for turn, pause in enumerate((0.0, 0.6, 1.5)):
+        time.sleep(pause)
+        one = want("n", f"{turn:032x}", ttl=1.0)
+        assert isinstance(run_blocking(engine.take(one, until=soon(engine))), Grant)
+        numbers.append(holder(mariadb_server, namespace))
+        assert run_blocking(engine.release("n", one.holder, until=soon(engine))) is True
+    assert len(set(numbers)) == 3
+    run_blocking(engine.close())
+
+
+def test_who_finds_a_busy_name_queues_for_it_at_once_from_then_on(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mysql_session, "HEARD_LATELY", 60.0)  # or a busy machine may be slower than that
+    namespace = fresh_namespace()
+    first, second = (MysqlSessionFamily(target_from_url(url), namespace, "test").blocking() for _ in range(2))
+    tokens = [0]
+    for turn in range(4):
+        mine, theirs = want("n", f"{turn:032x}"), want("n", f"{turn + 100:032x}")
+        grant = run_blocking(first.take(mine, until=soon(first)))
+        assert isinstance(grant, Grant)
+        assert isinstance(run_blocking(second.take(theirs, until=soon(second), patience=20.0)), Busy)
+        timer = threading.Timer(0.05, run_blocking, [first.release("n", mine.holder, until=soon(first, 20.0))])
+        timer.start()
+        run_blocking(second.wait(theirs, soon(second, 20.0)))
+        handed = run_blocking(second.take(theirs, until=soon(second), patience=20.0))
+        timer.join()
+        assert isinstance(handed, Grant)
+        tokens += [grant.token, handed.token]
+        assert run_blocking(second.release("n", theirs.holder, until=soon(second))) is True
+    assert tokens == sorted(set(tokens))
+    assert second._busy["n"] < STAYS_BUSY, "it did not ask each time"
+    assert isinstance(run_blocking(second.take(want("n", "f" * 32), until=soon(second))), Grant), "who cannot wait asks"
+    for engine in (first, second):
+        run_blocking(engine.close())
 
 
 def test_a_holder_whose_connection_is_killed_is_told_at_once(url: str, mariadb_server: MariadbServer) -> None:

@@ -28,6 +28,7 @@ from leasehold.wires.sql_table import Request, Row, Value
 STEPS = 150
 CONNECTIONS = range(3)
 NAMES = ("a", "b")
+MYSQL_STATEMENTS = ("lock", "lock", "take", "take", "stand", "heartbeat", "unlock", "unlock", "unlock", "who", "")
 
 
 class ModelConnection:
@@ -73,15 +74,17 @@ class Twins(ABC):
     def open(self) -> Any:
         return run_blocking(self.family._connect(self.sockets, self.soon))
 
-    def ask(self, number: int, *requests: Request) -> tuple[list[Row] | str, list[Row] | str]:
-        """What both answer to the last of the requests."""
+    def ask(
+        self, number: int, *requests: Request, of_model: Request | None = None
+    ) -> tuple[list[Row] | str, list[Row] | str]:
+        """What both answer to the last of the requests; the model may know its own by other numbers."""
         real: list[Row] | str
         modelled: list[Row] | str = []
         try:
             real = run_blocking(self.real[number].ask_all(requests, self.soon, commits=True))[-1]
         except EngineUnavailable:
             real = "refused"
-        for request in requests:
+        for request in requests if of_model is None else [of_model]:
             try:
                 modelled = self.model.carry_out(self.modelled[number], request)
             except (Waits, TimeIsUp):
@@ -149,10 +152,13 @@ class MysqlTwins(Twins):
         return bool(self._clock.sql(f"SELECT 1 FROM information_schema.processlist WHERE id = {pid}"))
 
     def compare(self, rng: Random, number: int) -> None:
-        name, what = rng.choice(NAMES), rng.choice(("lock", "lock", "lock", "heartbeat", "unlock", "unlock", "who", ""))
+        name, what = rng.choice(NAMES), rng.choice(MYSQL_STATEMENTS)
         space, key = self.family.namespace, self.family.key_of(self.family.namespace, name)
         if not what:
             self.reopen(number)
+            return
+        if what in {"take", "stand"}:
+            self.compare_short(rng, number, name, what)
             return
         values: dict[str, tuple[Value, ...]] = {
             "lock": (key, rng.choice((0, 20)), space, name, 60_000_000, 60, f"holder {number}"),
@@ -171,6 +177,24 @@ class MysqlTwins(Twins):
         if what == "lock" and not seen[0]:
             seen[1] = 0  # the last number that was minted on this connection, which says nothing
         assert [tuple(seen)] == modelled, what
+
+    def compare_short(self, rng: Random, number: int, name: str, what: str) -> None:
+        """The ways of those who know the number of their connection, or the number that it had before."""
+        space, key = self.family.namespace, self.family.key_of(self.family.namespace, name)
+        before, patience = int(rng.random() < 0.2), rng.choice((0, 20))
+        asked = []
+        for pid in (self.pids[number] - before, number + 1 - before):
+            if what == "take":
+                values: tuple[Value, ...] = (space, name, key, 60_000_000, f"holder {number}", pid)
+            else:
+                values = (key, patience, space, name, 60_000_000, pid, f"holder {number}")
+            asked.append(self.request(what, *values))
+        self.modelled[number].in_vain = True
+        real, modelled = self.ask(number, asked[0], of_model=asked[1])
+        self.modelled[number].in_vain = False
+        assert not isinstance(real, str)
+        [[changed, token]] = real
+        assert [(changed, token if changed else 0)] == modelled, what
 
 
 def play(twins: Twins, clock: postgres_help.MovableClock | mysql_help.MovableClock, rng: Random) -> None:

@@ -9,9 +9,10 @@ import hashlib
 import math
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
 
-from leasehold.core.engine import Busy, HolderStatus, Incumbent, NameStatus, Purpose, WaiterStatus, Want
+from leasehold.core.engine import Busy, Grant, HolderStatus, Incumbent, NameStatus, Purpose, Suspect, WaiterStatus, Want
 from leasehold.engines.mysql_facts import session_facts, warn_if_weak
 from leasehold.engines.mysql_session_sql import CLOCK, SWEEP_AT_ONCE, session_statements
 from leasehold.engines.sense import sensible
@@ -19,13 +20,13 @@ from leasehold.engines.sql_session import SHORTEST_OPENING, SLICE, SqlSessionEng
 from leasehold.errors import EngineError, EngineUnavailable
 from leasehold.wires.mysql import connected_line
 from leasehold.wires.mysql_dial import Dialer
-from leasehold.wires.mysql_line import Line
+from leasehold.wires.mysql_line import Line as MysqlLine
 from leasehold.wires.mysql_packets import literal
 from leasehold.wires.mysql_tables import Tables
 from leasehold.wires.mysql_target import Target
 from leasehold.wires.sockets import Sockets
-from leasehold.wires.sql_pins import Pin
-from leasehold.wires.sql_table import Request
+from leasehold.wires.sql_pins import Line, Pin
+from leasehold.wires.sql_table import Request, Row
 
 EARLY: Final = 0.05
 """Who comes back from the server's queue so long before its time, in seconds, met a server that waits for whole
@@ -34,6 +35,21 @@ PAUSE: Final = 0.1
 """How often one asks again during the rest, in seconds."""
 LONGEST_KILL: Final = 1.0
 """For how long one watches whether the connection of a holder ends that was killed, in seconds."""
+AT_REST: Final = 0.5
+"""So long before the server may end a connection that rests, in seconds, it is not used again: its end may be on its
+way already."""
+HEARD_LATELY: Final = 0.25
+"""A connection that has answered within so long, in seconds, is believed to work."""
+ANSWERS_WITHIN: Final = 1.0
+"""One that has not is asked, and given up after so long."""
+WORTH_QUEUEING: Final = 1.0
+"""Who is patient for so long, in seconds, queues for a name that was busy a moment ago without asking first."""
+SHORT_TRIES: Final = 8
+"""How often the short way to a lock that is free may be in vain, one time after the other, before it is given up."""
+STAYS_BUSY: Final = 16
+"""How often one does so before one asks again."""
+MOST_BUSY: Final = 1024
+"""Names that are remembered to be busy."""
 _ABOUT: Final = re.compile(r"@leasehold_about = x'([0-9a-f]*)'")
 
 
@@ -46,32 +62,110 @@ def key_of(namespace: str, name: str) -> str:
     return f"lhs:{hashlib.sha256(text.encode()).hexdigest()[:60]}"
 
 
+class Served(NamedTuple):
+    """What is known of the server's side of a connection."""
+
+    pid: int
+    """Its number there."""
+    timer: int
+    """After how many seconds without a word the server ends it; 0 where that is as the server has it."""
+    heard_at: float
+    """When it last answered."""
+
+    @property
+    def rests_until(self) -> float:
+        """Until when it can be used again, while it holds nothing."""
+        return self.heard_at + self.timer - AT_REST if self.timer else math.inf
+
+
 class MysqlSessionEngine(SqlSessionEngine[str]):
     """The operations in the words of MySQL and MariaDB."""
 
     def __init__(self, family: MysqlSessionFamily, sockets: Sockets) -> None:
         super().__init__(family, sockets)
-        self._waiting, self._swept_to = family.waiting, ("", "")
+        self._waiting, self._served, self._swept_to = family.waiting, family.served, ("", "")
+        self._short_tries, self._heard_at = SHORT_TRIES, -math.inf
+        self._busy: dict[str, int] = {}
+        """Names that had to be waited for when they were last asked for, and how often that is believed from now on."""
+
+    async def take(
+        self, want: Want, *, until: float, patience: float | None = None, suspect: Suspect | None = None
+    ) -> Grant | Busy:
+        """Take the lock and mint its token in one round trip, or say who has it.
+
+        Where it is likely that somebody has it, who is patient is sent to the server's queue, which gives it to the
+        first who comes if nobody has.
+        """
+        if patience is not None and patience > WORTH_QUEUEING and self._is_busy(want):
+            return Busy(SLICE, None)
+        answer = await super().take(want, until=until, patience=patience, suspect=suspect)
+        if isinstance(answer, Busy) and len(self._busy) < MOST_BUSY:
+            self._busy[want.name] = STAYS_BUSY
+        return answer
+
+    def _is_busy(self, want: Want) -> bool:
+        # Who queues waits for as long as the caller does, so this is for a server that has answered just now.
+        if not self._busy or self.world.now() > self._heard_at + HEARD_LATELY or self._pins.get(want.holder):
+            return False
+        believed = self._busy.pop(want.name, 0)
+        if believed > 1:
+            self._busy[want.name] = believed - 1
+        return believed > 0
 
     async def _try(self, pin: Pin[str], want: Want, until: float) -> Busy | None:
-        return await self._lock(pin, want, 0.0, until)
+        served = self._served.get(pin.line)
+        if served is None or served.timer != _whole(want.ttl) or not self._short_tries:
+            return await self._lock(pin, want, 0.0, until)
+        values = (self._namespace, want.name, pin.key, _micros(want.ttl), want.about, served.pid)
+        if self._note(pin, want, served, await pin.line.ask(self._request("take", *values), until)):
+            self._short_tries = SHORT_TRIES
+            return None
+        busy = await self._lock(pin, want, 0.0, until)
+        if busy is None:  # it was free all the same, and perhaps this server does not know the short way
+            self._short_tries -= 1
+        return busy
+
+    def _note(self, pin: Pin[str], want: Want, served: Served, rows: list[Row]) -> bool:
+        """Take note of a grant; False when it is none."""
+        [[changed, token]] = rows
+        if changed:
+            pin.pid, pin.ttl, pin.token = served.pid, want.ttl, int(token)
+        return bool(changed)
 
     async def _lock(self, pin: Pin[str], want: Want, patience: float, until: float) -> Busy | None:
-        ttl = math.ceil(want.ttl * 1_000_000)
-        values = (pin.key, int(patience * 1000), self._namespace, want.name, ttl, _whole(want.ttl), want.about)
+        whole, micros = _whole(want.ttl), _micros(want.ttl)
+        values = (pin.key, int(patience * 1000), self._namespace, want.name, micros, whole, want.about)
         [[got, minted, connection, token, about]] = await pin.line.ask(self._request("lock", *values), until)
         if got is None:
             raise EngineUnavailable(f"{self._address} could not decide about a lock (GET_LOCK said NULL)")
+        self._served[pin.line] = Served(int(connection), whole if int(got) else 0, self.world.now())
         if not int(got):
             return Busy(SLICE, None if token is None else Incumbent(int(token), 0, math.inf, about))
         pin.pid, pin.ttl = int(connection), want.ttl
         pin.token = int(minted)
         return None
 
+    async def wait(self, want: Want, until: float) -> None:
+        """Wait in the server's own queue, and return with the lock, or without it at `until`."""
+        await super().wait(want, until)
+        if self._pins.get(want.holder) is None:
+            self._busy.pop(want.name, None)  # whatever became of it, the next one asks
+
     async def _queue(self, pin: Pin[str], want: Want, until: float) -> None:
-        [[self._waiting[want.holder]]] = await pin.line.ask(self._request("self"), until)
+        served = self._served.get(pin.line)
+        if served is None or self.world.now() > served.heard_at + HEARD_LATELY:
+            # One that has broken in silence would be waited on for long.
+            soon = min(until, self.world.now() + ANSWERS_WITHIN)
+            [[number]] = await pin.line.ask(self._request("self"), soon)
+            timer = served.timer if served is not None and served.pid == number else 0
+            served = self._served[pin.line] = Served(int(number), timer, self.world.now())
+        self._waiting[want.holder] = served.pid
+        patience = max(until - self.world.now(), 0.0)
+        if served.timer == _whole(want.ttl) and patience >= WORTH_QUEUEING:
+            await self._stand(pin, want, served, patience, until)
+            return
         # The answer gets a moment to come: a wait that is given up leaves a closed connection.
-        busy = await self._lock(pin, want, max(until - self.world.now(), 0.0), until + EARLY)
+        busy = await self._lock(pin, want, patience, until + EARLY)
         del self._waiting[want.holder]
         if busy is None:
             return
@@ -80,8 +174,27 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
         if left > EARLY:
             await self.world.sleep(min(left, PAUSE))
 
+    async def _stand(self, pin: Pin[str], want: Want, served: Served, patience: float, until: float) -> None:
+        """Wait for a lock whose name has a row, and mint its token: the shortest way from one holder to the next."""
+        values = (pin.key, int(patience * 1000), self._namespace, want.name, _micros(want.ttl), served.pid, want.about)
+        rows = await pin.line.ask(self._request("stand", *values), until + EARLY)
+        del self._waiting[want.holder]
+        if not self._note(pin, want, served, rows):
+            # Perhaps the lock was had, and the row was forgotten meanwhile: closing the connection gives it back.
+            self._pins.unpin(pin, clean=False)
+
     def _heartbeat(self, pin: Pin[str]) -> Request:
-        return self._request("heartbeat", pin.key, _whole(pin.ttl))
+        timer, served = _whole(pin.ttl), self._served.get(pin.line)
+        self._served[pin.line] = Served(pin.pid, timer, served.heard_at if served is not None else -math.inf)
+        return self._request("heartbeat", pin.key, timer)
+
+    async def _unlock(self, pin: Pin[str], until: float) -> bool:
+        unlocked = await super()._unlock(pin, until)
+        served = self._served.get(pin.line)
+        if unlocked and served is not None:
+            self._heard_at = self.world.now()
+            self._served[pin.line] = served._replace(heard_at=self._heard_at)
+        return unlocked
 
     async def release(self, name: str, holder: str, *, until: float) -> bool:
         """Give the lock back, and the place in the queue. False when it was not held by this holder any more."""
@@ -152,6 +265,10 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
         self._swept_to = (page[-1][0], page[-1][1]) if len(page) == SWEEP_AT_ONCE else ("", "")
 
 
+def _micros(ttl: float) -> int:
+    return math.ceil(ttl * 1_000_000)
+
+
 def _whole(ttl: float) -> int:
     """The server's timer counts whole seconds."""
     return max(math.ceil(ttl), 1)
@@ -179,11 +296,17 @@ class MysqlSessionFamily(SqlSessionFamily[MysqlSessionEngine, str]):
         super().__init__(session_facts(target.address), namespace, session_statements(clock), key_of)
         self.waiting: dict[str, int] = {}
         """The connections of holders that stand in the server's queue, or were interrupted there."""
+        self.served: WeakKeyDictionary[Line, Served] = WeakKeyDictionary()
+        """What is known of the connections on which a lock was asked for."""
         self.target, self._label, self._tables = target, label, Tables(target.address)
+
+    def _is_fit(self, line: Line, now: float) -> bool:
+        served = self.served.get(line)
+        return line.is_usable() and (served is None or now < served.rests_until)
 
     def _engine_over(self, sockets: Sockets) -> MysqlSessionEngine:
         return MysqlSessionEngine(self, sockets)
 
-    async def _connect(self, sockets: Sockets, until: float) -> Line:
+    async def _connect(self, sockets: Sockets, until: float) -> MysqlLine:
         until = max(until, sockets.world.now() + SHORTEST_OPENING)
         return await connected_line(self.target, Dialer(self.target, sockets, self._label), self._tables, until)

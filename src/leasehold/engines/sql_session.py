@@ -312,11 +312,15 @@ class SqlSessionFamily(Family[EngineT], Generic[EngineT, KeyT]):
         """`key_of` tells the server's name for the lock of a name in a namespace."""
         super().__init__(facts)
         self.namespace, self.statements, self.key_of = namespace, statements, key_of
-        self.pins: Pins[KeyT] = Pins(self._connect)
+        self.pins: Pins[KeyT] = Pins(self._connect, self._is_fit)
 
     @abstractmethod
     async def _connect(self, sockets: Sockets, until: float) -> Line:
         """A connection that the server ends when it is silent for a TTL, with the tables in place."""
+
+    def _is_fit(self, line: Line, now: float) -> bool:  # noqa: ARG002 -- not every server ends idle connections
+        """Whether a connection that was idle can be used."""
+        return line.is_usable()
 
     @abstractmethod
     def _engine_over(self, sockets: Sockets) -> EngineT:

@@ -182,12 +182,33 @@ class MysqlSessions(Sessions):
         seen = self.rows.get((namespace, name))
         return [(int(got), minted, connection.pid, *((seen.token, seen.about) if seen else (None, None)))]
 
+    def _take(self, connection: Connection, *values: Any) -> list[Row]:
+        namespace, name, key, _, about, pid = values
+        row = self.rows.get((namespace, name))
+        if row is None or connection.pid != pid or not self.lock(connection, key):
+            return [(0, 0)]
+        return self._granted(connection, key, row, about)
+
+    def _queue(self, connection: Connection, *values: Any) -> list[Row]:
+        key, milliseconds, namespace, name, _, pid, about = values
+        got = connection.pid == pid and self.lock(connection, key)
+        if connection.pid == pid and not got and not connection.in_vain:
+            raise Waits(key, milliseconds / 1000, about)
+        row = self.rows.get((namespace, name))
+        if row is None or not got:
+            return [(0, 0)]
+        return self._granted(connection, key, row, about)
+
+    def _granted(self, connection: Connection, key: Key, row: Token, about: str) -> list[Row]:
+        minted = self._minted(row, about)
+        self.granted(connection, key, row)
+        return [(1, minted)]
+
     def _heartbeat(self, connection: Connection, key: Key, seconds: int) -> list[Row]:
         connection.silence = float(seconds)
         return [(connection.pid if self.holders.get(key) is connection else 0,)]
 
     def _unlock(self, connection: Connection, key: Key) -> list[Row]:
-        connection.silence = 0.0
         unlocked: int | None = int(self.unlock(connection, key))
         return [(unlocked if key in self.holders or unlocked else None, connection.pid)]
 

@@ -220,3 +220,18 @@ def lock_counted_twice() -> list[Edit]:
 def waiter_left_in_the_queue() -> list[Edit]:
     """Who is interrupted while it waits closes its connection, and the server does not look."""
     return [edit(mysql_session.MysqlSessionEngine.release, ("if connection is not None:", "if False:"))]
+
+
+@_mysql("liveness", "leftovers", "turns")
+def lock_had_by_another_session() -> list[Edit]:
+    """Who queues does so with whichever session serves its connection, also one that has no timer."""
+    asked = ("got = connection.pid == pid and self.lock(connection, key)",
+             "got = self.lock(connection, key) and connection.pid == pid")  # fmt: skip
+    return [edit(session_model.MysqlSessions._queue, asked)]
+
+
+@_mysql("liveness", "turns")
+def queued_on_a_connection_that_broke_in_silence() -> list[Edit]:
+    """Who queues does not look whether its connection still works, however long that was silent."""
+    silent = " or self.world.now() > served.heard_at + HEARD_LATELY"
+    return [edit(mysql_session.MysqlSessionEngine._queue, (silent, ""))]

@@ -102,8 +102,11 @@ class Pin(Generic[KeyT]):
 class Pins(Generic[KeyT]):
     """All pinned connections of a family, by their holders."""
 
-    def __init__(self, connect: Callable[[Sockets, float], Awaitable[Line]]) -> None:
-        self._connect = connect
+    def __init__(
+        self, connect: Callable[[Sockets, float], Awaitable[Line]], is_fit: Callable[[Line, float], bool]
+    ) -> None:
+        """`is_fit` tells whether a line that was idle can be used now."""
+        self._connect, self._is_fit = connect, is_fit
         self._pins: dict[str, Pin[KeyT]] = {}
         self._idle: list[Line] = []
         self._open: weakref.WeakSet[Line] = weakref.WeakSet()
@@ -129,7 +132,7 @@ class Pins(Generic[KeyT]):
                 line = self._idle.pop()
             except IndexError:  # another thread was quicker
                 break
-            if line.is_usable():
+            if self._is_fit(line, sockets.world.now()):
                 line.sockets = sockets
                 return line
             line.close()
