@@ -113,15 +113,15 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
         return believed > 0
 
     async def _try(self, pin: Pin[str], want: Want, until: float) -> Busy | None:
-        served = self._served.get(pin.line)
-        if served is None or served.timer != _whole(want.ttl) or not self._short_tries:
-            return await self._lock(pin, want, 0.0, until)
-        values = (self._namespace, want.name, pin.key, _micros(want.ttl), want.about, served.pid)
-        if self._note(pin, want, served, await pin.line.ask(self._request("take", *values), until)):
-            self._short_tries = SHORT_TRIES
-            return None
+        served, in_vain = self._served.get(pin.line), False
+        if served is not None and served.timer == _whole(want.ttl) and self._short_tries:
+            values = (self._namespace, want.name, pin.key, _micros(want.ttl), want.about, served.pid)
+            if self._note(pin, want, served, await pin.line.ask(self._request("take", *values), until)):
+                self._short_tries = SHORT_TRIES
+                return None
+            in_vain = True
         busy = await self._lock(pin, want, 0.0, until)
-        if busy is None:  # it was free all the same, and perhaps this server does not know the short way
+        if busy is None and in_vain:  # it was free all the same, and perhaps this server does not know the short way
             self._short_tries -= 1
         return busy
 
