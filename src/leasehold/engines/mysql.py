@@ -77,9 +77,10 @@ WHERE namespace = $1 AND name = $2 AND crowd = 2 AND closed_until <= {now}
     AND (holder IS NULL OR (expires <= {now} AND delay = 0))
     AND $3 = (SELECT w.holder FROM leasehold_waiter AS w WHERE w.namespace = $1 AND w.name = $2 AND w.until > {now}
         ORDER BY w.seq LIMIT 1)
-    AND COALESCE((SELECT w.until FROM leasehold_waiter AS w
-        WHERE w.namespace = $1 AND w.name = $2 AND w.holder <> $3 AND w.until > {now} ORDER BY w.seq LIMIT 1), 0)
-        <= {now} + $4 + {late}
+    AND NOT EXISTS (SELECT 1 FROM (
+        SELECT w.until FROM leasehold_waiter AS w
+        WHERE w.namespace = $1 AND w.name = $2 AND w.holder <> $3 AND w.until > {now} ORDER BY w.seq LIMIT 1
+    ) AS next WHERE next.until > {now} + $4 + {late})
 """
 _LEAVE_QUEUE: Final = """
 DELETE FROM leasehold_waiter WHERE namespace = $1 AND name = $2 AND holder = $3
