@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,17 @@ def test_says_how_to_get_a_server_that_it_cannot_get(machine: Path, capsys: pyte
     message = capsys.readouterr().err
     for hint in ("no apt-get", "apt-get install redis-server", "compose.yaml", "LEASEHOLD_TEST_REDIS_URL"):
         assert hint in message
+
+
+def test_compose_starts_what_it_is_said_to_start() -> None:
+    text = (Path(__file__).parents[1] / "compose.yaml").read_text()
+    services = set(re.findall(r"^  ([a-z0-9-]+):", text, re.MULTILINE)) - {"redis-2", "redis-3"}
+    assert services == {engine for engine, row in servers.ENGINES.items() if row.in_compose}
+    ports = set(re.findall(r"127\.0\.0\.1:(\d+):", text))
+    for engine in (*services, "redlock"):
+        named = re.search(rf"{servers.url_variable(engine)}=(\S+)", text)
+        assert named, f"how the tests are pointed at {engine} is not said"
+        assert set(re.findall(r":(1\d{4})\b", named[1])) <= ports
 
 
 def test_json_names_path_and_version(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,7 +115,10 @@ ENGINES: Mapping[str, Engine] = {
         places=("/usr/lib/postgresql/*/bin/postgres",),
         beside=("initdb",),
     ),
-    "pgbouncer": Engine(program="pgbouncer", packages=("pgbouncer",), places=("/usr/sbin/pgbouncer",)),
+    # The tests put it before a PostgreSQL of their own, so one that runs somewhere is of no use to them.
+    "pgbouncer": Engine(
+        program="pgbouncer", packages=("pgbouncer",), places=("/usr/sbin/pgbouncer",), in_compose=False
+    ),
     "mariadb": Engine(
         program="mariadbd",
         packages=("mariadb-server",),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli.tool import Command, Heart
+from tests.support.programs import program_of
 
-import servers
 from leasehold.testing.ports import free_port
 from leasehold.testing.processes import freeze
 
@@ -21,9 +21,7 @@ class Server:
     """A Redis server that can be frozen; it is ended by its process id."""
 
     def __init__(self, folder: Path) -> None:
-        program = servers.find("redis")
-        if program is None:
-            pytest.fail("no redis server here; python tools/servers.py ensure redis")
+        program = program_of("redis")
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         listens = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]

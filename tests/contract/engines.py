@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.support.redis_server import RedisServer, running
 
+import servers
 from leasehold.testing import EngineUnderTest
 
 SOME_INTERRUPTIONS = 100
@@ -45,6 +46,10 @@ def memory_folder(folder: Path) -> Iterator[Path]:
 def _redis(program: str) -> Callable[[Path], AbstractContextManager[EngineUnderTest]]:
     @contextlib.contextmanager
     def run(folder: Path) -> Iterator[EngineUnderTest]:
+        given = servers.given_url(program)
+        if given:
+            yield EngineUnderTest(url=given, interruptions=SOME_INTERRUPTIONS)
+            return
         durable = ("--appendonly", "yes", "--appendfsync", "always")
         with memory_folder(folder) as memory, running(RedisServer(program, memory, *durable)) as server:
             yield EngineUnderTest(

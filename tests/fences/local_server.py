@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import redis
+from tests.support.programs import program_of
 
-import servers
 from leasehold.testing.ports import free_port
 
 
@@ -19,9 +19,7 @@ class LocalServer:
     """One server process in a folder; `start` after `kill` finds what the folder kept."""
 
     def __init__(self, engine: str, folder: Path, *settings: str) -> None:
-        program = servers.find(engine)
-        if program is None:
-            pytest.fail(f"no {engine} server here; python tools/servers.py ensure {engine}")
+        program = program_of(engine)
         self.port = free_port()
         listens = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
         self._command = [str(program), *listens, *settings]

@@ -27,8 +27,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pytest
-
-import servers
+from tests.support.programs import program_of
 
 PATIENCE = 60.0
 """How long a crowded machine may need for one step; nothing waits longer than it takes."""
@@ -58,9 +57,7 @@ class Browser:
     """One browser process with a profile of its own in `folder`; ended by its process id."""
 
     def __init__(self, folder: Path) -> None:
-        program = servers.find("chromium")
-        if program is None:
-            pytest.fail("no browser here; python tools/servers.py ensure chromium")
+        program = program_of("chromium")
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to sandbox itself for root
         arguments = [str(program), *_FLAGS, *sandbox, f"--user-data-dir={folder / 'profile'}", "about:blank"]
         theirs_in, self._to = _pipe()

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.programs import program_of
 
-import servers
 from leasehold.testing.ports import free_ports
 from leasehold.testing.processes import freeze
 
@@ -30,9 +30,7 @@ class ConsulNode:
     """One server in a folder. `start` after `kill` finds what the folder kept, on the same ports."""
 
     def __init__(self, folder: Path, name: str = "one") -> None:
-        program = servers.find("consul")
-        if program is None:
-            pytest.fail("no consul here; python tools/servers.py ensure consul")
+        program = program_of("consul")
         self._program, self._folder, self.name = str(program), folder, name
         self.port, self.serf_port, rpc_port, self.tls_port = free_ports(4)
         self._settings: dict[str, Any] = {

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.programs import program_of
 
-import servers
 from leasehold.testing.ports import free_port
 from leasehold.testing.processes import freeze
 
@@ -32,9 +32,7 @@ class EtcdNode:
     """One process in a folder. `start` after `kill` finds what the folder kept, on the same ports."""
 
     def __init__(self, folder: Path, name: str = "one", *, scheme: str = "http", settings: Sequence[str] = ()) -> None:
-        program = servers.find("etcd")
-        if program is None:
-            pytest.fail("no etcd here; python tools/servers.py ensure etcd")
+        program = program_of("etcd")
         self._program, self._folder, self._settings = str(program), folder / name, list(settings)
         self.name, self.port, peer_port = name, free_port(), free_port()
         self.client_url, self.peer_url = f"{scheme}://127.0.0.1:{self.port}", f"http://127.0.0.1:{peer_port}"

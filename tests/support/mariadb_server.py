@@ -16,6 +16,7 @@ from typing import Any
 
 import pymysql
 import pytest
+from tests.support.programs import program_of
 
 import servers
 from leasehold.testing import EngineUnderTest
@@ -41,9 +42,7 @@ class MariadbServer:
     """One server process; `start` after `stop` or `kill` finds what the folder kept."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
-        program = servers.find("mariadb")
-        if program is None:
-            pytest.fail("no MariaDB server here; python tools/servers.py ensure mariadb")
+        program = program_of("mariadb")
         self.folder, self.data, self._program = folder, folder / "data", program
         self._settings = {**SETTINGS, **settings}
         self._process: subprocess.Popen[bytes] | None = None

@@ -11,8 +11,8 @@ from typing import Literal
 
 import pytest
 from tests.support.postgres_server import PASSWORD, PostgresServer, as_server_user, own_folder
+from tests.support.programs import program_of
 
-import servers
 from leasehold.testing.ports import free_port
 
 STARTS_WITHIN = 20.0
@@ -21,9 +21,7 @@ STARTS_WITHIN = 20.0
 @contextlib.contextmanager
 def running_pgbouncer(server: PostgresServer, mode: Literal["session", "transaction"]) -> Iterator[str]:
     """Run one for as long as the block; yields the URL by way of it."""
-    program = servers.find("pgbouncer")
-    if program is None:
-        pytest.fail("no pgbouncer here; python tools/servers.py ensure pgbouncer")
+    program = program_of("pgbouncer")
     with own_folder() as folder:
         port = free_port()
         (folder / "users").write_text(f'"leasehold" "{PASSWORD}"\n')

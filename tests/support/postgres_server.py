@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.programs import program_of
 
 import servers
 from leasehold.testing import EngineUnderTest
@@ -51,9 +52,7 @@ class PostgresServer:
     """One server process; `start` after `stop` or `kill` finds what the folder kept."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
-        program = servers.find("postgresql")
-        if program is None:
-            pytest.fail("no PostgreSQL server here; python tools/servers.py ensure postgresql")
+        program = program_of("postgresql")
         self.folder, self.data = folder, folder / "data"
         self._programs = program.parent
         self._settings = {**SETTINGS, **(settings or {})}

@@ -13,8 +13,8 @@ from typing import Any
 
 import hiredis
 import pytest
+from tests.support.programs import program_of
 
-import servers
 from leasehold.testing.ports import free_port
 from leasehold.testing.processes import freeze
 
@@ -64,9 +64,7 @@ class RedisServer:
     """One server process in a folder. What `start` finds there is what the last run left."""
 
     def __init__(self, engine: str, folder: Path, *settings: str) -> None:
-        program = servers.find(engine)
-        if program is None:
-            pytest.fail(f"no {engine} server here; python tools/servers.py ensure {engine}")
+        program = program_of(engine)
         self.engine, self.folder, self.port = engine, folder, free_port()
         self._program, self._settings = str(program), settings
         self._process: subprocess.Popen[bytes] | None = None

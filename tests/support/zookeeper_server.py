@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from tests.support.programs import program_of
 
-import servers
 from leasehold.testing.ports import free_port
 from leasehold.testing.processes import freeze
 
@@ -31,9 +31,7 @@ class ZooKeeperServer:
     def __init__(
         self, folder: Path, number: int = 1, *, settings: Mapping[str, str] | None = None, java: Sequence[str] = ()
     ) -> None:
-        program = servers.find("zookeeper")
-        if program is None:
-            pytest.fail("no ZooKeeper here; python tools/servers.py ensure zookeeper")
+        program = program_of("zookeeper")
         # TLS needs more of Netty than the program itself names.
         netty = (f"netty-{part}.jar" for part in ("codec", "resolver", "transport-native-unix-common"))
         self.program = ":".join(map(str, [program, *(program.with_name(name) for name in netty)]))

@@ -222,7 +222,7 @@ def failure_of(outcomes: Sequence[Outcome], addresses: Sequence[str]) -> EngineE
     if any(one is None or isinstance(one, OutcomeUnknown) for one in outcomes):
         kind = OutcomeUnknown  # type: ignore[assignment]
     return kind(
-        f"{fine} of {len(outcomes)} servers answered and {needed} are needed: {'; '.join(filter(None, reasons))}"
+        f"{fine} of {len(outcomes)} Redis servers answered and {needed} are needed: {'; '.join(filter(None, reasons))}"
     )
 
 

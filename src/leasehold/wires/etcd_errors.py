@@ -50,7 +50,9 @@ _REFUSING: Final = frozenset({"UNIMPLEMENTED", "INVALID_ARGUMENT", "OUT_OF_RANGE
 def failure_from(code: str, details: str, where: str) -> EngineError:
     """What to raise for a failed call, given gRPC's code and the words that came with it."""
     if details.startswith(_NOT_SENT):
-        return EngineUnavailable(f"{where} cannot be reached: {_reason(details)}")
+        reason = _reason(details)
+        advice = "" if "certificate" in reason else "; is the server running, and the address right?"
+        return EngineUnavailable(f"{where} cannot be reached: {reason}{advice}")
     for words, kind, meaning in _REFUSALS:
         if words in details:
             return kind(f"{where} {meaning}")

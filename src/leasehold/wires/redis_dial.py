@@ -39,8 +39,8 @@ def connect_blocking(endpoint: Endpoint, tls: ssl.SSLContext | None, world: Worl
                 sock.close()
                 raise
     except OSError as error:
-        raise unreachable(str(endpoint), error) from error
-    raise unreachable(str(endpoint), "its name has no address")
+        raise unreachable(f"Redis at {endpoint}", error) from error
+    raise unreachable(f"Redis at {endpoint}", "its name has no address")
 
 
 def _positive(seconds: float) -> float:
@@ -96,7 +96,7 @@ async def connect_asyncio(
                     return line
     except OSError as error:
         failure = error
-    raise unreachable(str(endpoint), failure)
+    raise unreachable(f"Redis at {endpoint}", failure)
 
 
 async def _open(sock: socket.socket, place: Any, line: LineT, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
