@@ -17,12 +17,12 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator
 from types import TracebackType
-from typing import NamedTuple, Self, Unpack
+from typing import NamedTuple, NoReturn, Self, Unpack
 
 from leasehold import watching
 from leasehold.core.engine import Engine, EngineFamily, Facts, NameStatus
 from leasehold.core.worlds import run_blocking
-from leasehold.desk import Desk
+from leasehold.desk import Desk, not_sent
 from leasehold.errors import Misuse, quoted
 from leasehold.keeping import importing
 from leasehold.lock import AsyncLock, AsyncSeveral, Lock, Several
@@ -113,6 +113,9 @@ class _Client(ABC):
         if not hasattr(self, "_family"):  # shown in the traceback of what was wrong with the arguments
             return f"<{type(self).__name__}, not opened>"
         return f"<{type(self).__name__} on {self.facts.engine} at {self.facts.address}>"
+
+    def __reduce__(self) -> NoReturn:
+        not_sent()
 
 
 class Leasehold(_Client):

@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from leasehold import watching
 from leasehold.contention import Crowds
@@ -14,13 +14,18 @@ from leasehold.core.acquire import Attempt, acquire
 from leasehold.core.engine import Engine, EngineFamily, Purpose
 from leasehold.core.held import RELEASED, Held
 from leasehold.core.several import acquire_several
-from leasehold.errors import LeaseholdError, TooManyWaiters
+from leasehold.errors import LeaseholdError, Misuse, TooManyWaiters
 from leasehold.keeping import KeeperThread
 from leasehold.lease import LeaseView
 from leasehold.settings import Terms, host_name
 
 L = TypeVar("L", bound=LeaseView)
 MakeLease = Callable[[Held, Engine, KeeperThread, float], L]
+
+
+def not_sent() -> NoReturn:
+    """Refuse to be pickled: connections and a keeper cannot go along, and a password must not."""
+    raise Misuse("a client and its locks belong to their process and cannot be pickled; open a client over there")
 
 
 class Desk:
@@ -39,6 +44,9 @@ class Desk:
         self._waiting: set[Attempt] = set()
         self._crowds = Crowds()
         self.about = self._who()
+
+    def __reduce__(self) -> NoReturn:
+        not_sent()
 
     def _who(self) -> str:
         return f"{self._label}@{host_name()}:{os.getpid()}"

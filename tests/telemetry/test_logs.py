@@ -13,7 +13,7 @@ from tests.telemetry.test_prometheus import ABOUT, ONE_OF_EACH
 
 import leasehold
 from leasehold import Leasehold
-from leasehold.events import EVENTS, Event, Granted, fields
+from leasehold.events import EVENTS, Event, Failed, Granted, fields
 from leasehold.telemetry.logs import LEVELS, JsonFormatter, LogWatcher, json_logs
 
 PAGE = Path(__file__).parents[2] / "docs/metrics.md"
@@ -53,6 +53,22 @@ def test_the_page_names_every_event_and_every_field() -> None:
         [row] = [line for line in page.splitlines() if line.startswith(f"| `{fields(event)['event']}` |")]
         for field in set(fields(event)) - {"event", "engine", "address", "name", "mode"}:
             assert f"`{field}`" in row, (fields(event)["event"], field)
+
+
+def test_an_engine_that_is_away_is_no_flood(caplog: pytest.LogCaptureFixture) -> None:
+    """Ten thousand leases fail together, again and again; one line of another kind is told among them."""
+    now = 5.0
+    watcher = LogWatcher(clock=lambda: now)
+    for _ in range(3):
+        for number in range(10_000):
+            watcher(Failed(ABOUT._replace(name=f"n-{number}"), "renew", "EngineUnavailable", 0.0))
+        watcher(Failed(ABOUT, "acquire", "EngineUnavailable", 0.0))
+        now += 1.5
+    renewals = [one for one in caplog.records if "doing='renew'" in one.getMessage()]
+    assert len(renewals) == 30
+    assert len(caplog.records) == 33
+    left_out = [getattr(one, "leasehold").get("left_out") for one in renewals]  # noqa: B009 -- a field of our own
+    assert left_out == [None] * 10 + [9_990] + [None] * 9 + [9_990] + [None] * 9
 
 
 def test_a_hostile_name_stays_on_its_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Self, TextIO
 
@@ -57,11 +59,41 @@ _SAID_ANYWAY: Final = (Broken, Crowded, Conflicting, Missed)
 """What the library logs by itself, with the same fields, whether anybody watches or not."""
 
 
-class LogWatcher:
-    """Writes each event to the logger ``leasehold``, for ``leasehold.watch``."""
+ALIKE_A_SECOND: Final = 10
+"""An engine that is away fails all leases of a process at each renewal: of errors alike, only so many are told."""
 
-    def __init__(self, logger: logging.Logger | None = None) -> None:
+
+class _Alike:
+    """How many errors of one kind there were in the present second."""
+
+    __slots__ = ("left_out", "since", "told")
+
+    def __init__(self) -> None:
+        self.since, self.told, self.left_out = float("-inf"), 0, 0
+
+    def count(self, now: float) -> int | None:
+        """One more: None when it is left out, else how many were left out before it."""
+        left_out = 0
+        if now - self.since >= 1.0:
+            left_out, self.since, self.told, self.left_out = self.left_out, now, 0, 0
+        if self.told >= ALIKE_A_SECOND:
+            self.left_out += 1
+            return None
+        self.told += 1
+        return left_out
+
+
+class LogWatcher:
+    """Writes each event to the logger ``leasehold``, for ``leasehold.watch``.
+
+    Of errors that are alike (engine, address, what was done, class of the error) ten are written each second; the
+    next one says in its field ``left_out`` how many were not.
+    """
+
+    def __init__(self, logger: logging.Logger | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._logger = logger or logging.getLogger("leasehold")
+        self._clock = clock
+        self._errors: dict[tuple[str, str, str, str], _Alike] = {}
 
     def __call__(self, event: Event) -> None:
         """Log an event, unless its level is switched off."""
@@ -69,6 +101,13 @@ class LogWatcher:
         if isinstance(event, _SAID_ANYWAY) or not self._logger.isEnabledFor(level):
             return
         flat = fields(event)
+        if isinstance(event, Failed):
+            kind = (event.about.engine, event.about.address, event.doing, event.error)
+            left_out = self._errors.setdefault(kind, _Alike()).count(self._clock())
+            if left_out is None:
+                return
+            if left_out:
+                flat["left_out"] = left_out
         told = " ".join(f"{key}={_shown(value)}" for key, value in flat.items() if key != "event")
         self._logger.log(level, "%s", f"{flat['event']} {told}", extra={"leasehold": flat})
 

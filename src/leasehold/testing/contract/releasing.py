@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from multiprocessing.reduction import ForkingPickler
 
 import pytest
 
@@ -120,7 +121,10 @@ async def test_a_lease_cannot_be_copied_or_sent_to_another_process(stage: Stage)
     locks = stage.client()
     async with locks.lock(stage.name(), ttl=10) as lease:
         library_lease = getattr(lease, "inner", lease)
-        for duplicate in (copy.copy, copy.deepcopy):
+        for duplicate in (copy.copy, copy.deepcopy, ForkingPickler.dumps):
             with pytest.raises(Misuse, match="token"):
                 duplicate(library_lease)
+        for other in (locks, locks.lock(stage.name())):
+            with pytest.raises(Misuse, match="open a client over there"):
+                ForkingPickler.dumps(getattr(other, "inner", other))
         lease.check()
