@@ -249,7 +249,7 @@ def main() -> int:
     console.print(
         "\n  [bold]Two workers, one lease, one account with 100 in it.[/] A adds 10, B adds 50.\n", highlight=False
     )
-    console.print(f"  [dim]    time  {'worker A':<{LANE}}worker B[/]", highlight=False, soft_wrap=True)
+    console.print(f"[dim]{'time':>8}  {'worker A':<{LANE}}worker B[/]", highlight=False, soft_wrap=True)
     with tempfile.TemporaryDirectory(prefix="leasehold-demo-") as name:
         folder = Path(name)
         prepare(folder)

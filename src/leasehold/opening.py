@@ -93,7 +93,8 @@ def _opener_for_url(url: str) -> Opener:
     match = _SCHEME.match(url)
     if match is None:
         raise InvalidURL(
-            f"an engine's URL starts with a scheme: one of {_known_schemes()}; for a file give a pathlib.Path"
+            f"an engine's URL starts with a scheme: one of {_known_schemes()}; for a file write "
+            "sqlite:////path/to/file, or in Python give a pathlib.Path"
         )
     scheme = match[1]
     if scheme in _BUILT_IN:
@@ -106,7 +107,11 @@ def _third_party_opener(scheme: str) -> Opener:
 
     for point in entry_points(group="leasehold.engines", name=scheme):
         return cast("Opener", point.load())
-    raise InvalidURL(f"no engine serves URLs of the scheme {scheme!r}; known are {_known_schemes()}")
+    from difflib import get_close_matches
+
+    near = get_close_matches(scheme, _BUILT_IN, n=1)
+    meant = f" (is {near[0]}:// meant?)" if near else ""
+    raise InvalidURL(f"no engine serves URLs of the scheme {scheme!r}{meant}; known are {_known_schemes()}")
 
 
 def _known_schemes() -> str:

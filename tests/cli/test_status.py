@@ -74,7 +74,7 @@ def test_named_names_are_shown_in_detail(leasehold: Command, heart: Heart) -> No
     lines = leasehold("status", "held", "free").stdout.splitlines()
     assert re.fullmatch(r"held +held", lines[0])
     assert re.fullmatch(r"  holder +export@\S+ \(shared\)  token \d+  for \d+\.\ds, \d+\.\ds left", lines[1])
-    assert re.fullmatch(r"  waiter 1 +other@\S+  for \d+\.\ds, gives up in \d+\.\ds", lines[2])
+    assert re.fullmatch(r"  waiter 1 +other@\S+  for \d+\.\ds, place kept for \d+\.\ds", lines[2])
     assert re.fullmatch(r"free +free", lines[3])
 
 
@@ -211,6 +211,26 @@ def test_engines_say_first_what_is_not_guaranteed(leasehold: Command) -> None:
         start = next(number for number, line in enumerate(lines) if line.startswith(f"{engine} "))
         assert lines[start + 1].startswith("  not guaranteed ")
     assert max(len(line) for line in lines) <= 100
+
+
+def test_engines_by_name_and_in_short(leasehold: Command) -> None:
+    one = leasehold("engines", "etcd", COLUMNS="100").stdout.splitlines()
+    assert [line.partition(" ")[0] for line in one if not line.startswith(" ")] == ["etcd"]
+    assert len(leasehold("engines", COLUMNS="100").stdout.split("In short")) == 2
+    short = leasehold("engines", COLUMNS="100").stdout.splitlines()[-11:]
+    assert [line.split()[0] for line in short][:2] == ["sqlite", "redis"]
+    assert re.split(r" {2,}", short[-1]) == ["mysql+session", "correctness", "1 s", "no", "no", "no", "no"]
+    for wrong in (["redis://:hunter22@h"], ["oracle"], ["redis", "--on", "redis://h"]):
+        refused = leasehold("engines", *wrong)
+        assert (refused.returncode, refused.stdout) == (64, "")
+        assert "hunter22" not in refused.stderr
+
+
+def test_a_mistyped_scheme_is_set_right(leasehold: Command) -> None:
+    for wrong, meant in (("zookeper", "zookeeper"), ("postgressql", "postgresql"), ("reddis", "redis")):
+        assert f"is {meant}:// meant?" in leasehold("status", "--on", f"{wrong}://h").stderr
+    assert "meant?" not in leasehold("status", "--on", "gopher://h").stderr
+    assert "sqlite:////path/to/file" in leasehold("status", "--on", "/tmp/leases.db").stderr
 
 
 def test_engines_asks_no_server(leasehold: Command) -> None:

@@ -33,6 +33,7 @@ def blocking():
     told = []
     with Leasehold(sys.argv[1]) as locks:
         lease = locks.lock("blocking", ttl=600, on_lost=told.append).acquire()
+        time.sleep(1.2)  # the keeper has looked at it, and sleeps
         slept += 3600.0
         look(lease, told)
         assert lease.wait_lost(0.1)

@@ -9,6 +9,7 @@ from leasehold.sim.quorum import QuorumHistory, explore, main
 from leasehold.sim.quorum_mutations import QUORUM_MUTATIONS
 
 HISTORIES = 3000
+MANY_HISTORIES = 50_000
 SEEDS = range(2000)
 
 
@@ -16,6 +17,14 @@ def test_no_history_breaks_a_claim() -> None:
     tally = explore(range(HISTORIES))
     assert tally.violations == []
     assert tally.complete > HISTORIES, "histories in which hardly anybody gets a token show nothing"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_no_history_breaks_a_claim_in_many_of_them() -> None:
+    tally = explore(range(MANY_HISTORIES))
+    assert tally.violations == []
+    assert tally.complete > MANY_HISTORIES
 
 
 @pytest.mark.parametrize("name", QUORUM_MUTATIONS)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leasehold.cli.options import client
-from leasehold.cli.output import write_json
+from leasehold.cli.output import listed, write_json
 from leasehold.cli.shown import console, write_tables
 from leasehold.core.engine import Capability, Facts
 from leasehold.engines.described import described
@@ -35,15 +35,19 @@ _GUARANTEES = {
     epilog="""\b
 Examples:
   leasehold engines
+  leasehold engines redis postgresql
   leasehold engines --on redis://db1:6379/0
   leasehold engines --json | jq -r '.engines[] | .engine, .guarantee.not_guaranteed'
 """,
 )
+@click.argument("names", nargs=-1, metavar="[ENGINE]...")
 @click.option("--on", metavar="URL", help="Only the engine behind this URL. It is not asked anything.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for scripts.")
-def command(on: str | None, as_json: bool) -> None:
-    """Show the capabilities and guarantees of the built-in engines, or of the one at a URL."""
-    shown = described() if on is None else [_facts(on)]
+def command(names: tuple[str, ...], on: str | None, as_json: bool) -> None:
+    """Show the capabilities and guarantees of the built-in engines, of some of them, or of the one at a URL."""
+    if names and on is not None:
+        raise click.UsageError("names of engines and --on exclude each other")
+    shown = _named(names) if on is None else [_facts(on)]
     if as_json:
         write_json({"engines": [as_data(facts) for facts in shown]})
         return
@@ -51,6 +55,17 @@ def command(on: str | None, as_json: bool) -> None:
         if number:
             click.echo()
         write_tables(console(), [_table(facts, with_address=on is not None)])
+    if on is None and not names:
+        # So many lines scroll away; what stays on the screen says which to ask for.
+        click.echo("\nIn short (leasehold engines NAME shows one of them):\n")
+        write_tables(console(), [_in_short(shown)])
+
+
+def _named(names: tuple[str, ...]) -> list[Facts]:
+    known = {facts.engine: facts for facts in described()}
+    if not set(names) <= set(known):  # what was written instead is not repeated: it may be a URL with a password
+        raise click.UsageError(f"no such engine; there are {listed(list(known))}, and --on is for a URL")
+    return [known[name] for name in names or known]
 
 
 def _facts(url: str) -> Facts:
@@ -71,6 +86,25 @@ def as_data(facts: Facts) -> dict[str, Any]:
     }
 
 
+def _in_short(shown: list[Facts]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    kinds = {
+        "in order": Capability.FAIR,
+        "shared": Capability.SHARED,
+        "permits": Capability.PERMITS,
+        "lock-delay": Capability.LOCK_DELAY,
+    }
+    table.add_row(*(Text(one.upper(), style="bold") for one in ("engine", "fit for", "ttl from", *kinds)))
+    for facts in shown:
+        fit = "correctness" if facts.guarantee.fit_for_correctness else "efficiency"
+        has = ("yes" if one in facts.capabilities else "no" for one in kinds.values())
+        table.add_row(*(Text(one) for one in (facts.engine, fit, f"{facts.least_ttl:g} s", *has)))
+    return table
+
+
 def _table(facts: Facts, *, with_address: bool) -> Table:
     from rich.table import Table
     from rich.text import Text
@@ -85,7 +119,7 @@ def _table(facts: Facts, *, with_address: bool) -> Table:
         style = "yellow" if key == "not_guaranteed" else ""
         table.add_row(Text(f"  {heading}"), Text(getattr(facts.guarantee, key), style=style))
     for heading, has in (("can", True), ("cannot", False)):
-        listed = [one.value for one in Capability if (one in facts.capabilities) is has]
-        for number, one in enumerate(listed):
+        lines = [one.value for one in Capability if (one in facts.capabilities) is has]
+        for number, one in enumerate(lines):
             table.add_row(Text(f"  {heading}" if number == 0 else ""), Text(one))
     return table

@@ -28,7 +28,7 @@ _AROUND: Final = 5
 """Lines around the table: time, totals, blank, heading, and the line at the bottom."""
 _STYLES: Final = {"overdue": "yellow", "closed": "magenta", "free": "dim", "held": ""}
 _KEYS_OF_DETAILS: Final = "Esc back   q quit"
-_KEYS: Final = "/ search   w only waited for   o order   ↑↓ PgUp PgDn move   Enter details   q quit"
+_KEYS: Final = "q quit   / search   Enter details   w only waited for   o order   ↑↓ PgUp PgDn move"
 _LONGEST_SEARCH: Final = 255
 
 

@@ -132,7 +132,7 @@ def details(status: NameStatus, *, most_waiters: int = 20) -> Table:
         times = f"for {duration(holder.held_for)}, {duration(holder.expires_in)} left"
         table.add_row(Text("  holder"), Text(f"{_holder(holder)}  token {holder.token}  {times}"))
     for place, waiter in enumerate(status.waiters[:most_waiters], start=1):
-        times = f"for {duration(waiter.waited_for)}, gives up in {duration(waiter.patience_left)}"
+        times = f"for {duration(waiter.waited_for)}, place kept for {duration(waiter.patience_left)}"
         mode = "" if waiter.mode == "exclusive" else f" ({waiter.mode})"
         table.add_row(Text(f"  waiter {place}"), Text(f"{visible(waiter.about)}{mode}  {times}"))
     if len(status.waiters) > most_waiters:

@@ -91,6 +91,7 @@ class WaiterStatus(NamedTuple):
     about: str
     waited_for: float
     patience_left: float
+    """For how long its place is kept unless it asks again, as it does while it waits; never beyond its wait."""
 
 
 class NameStatus(NamedTuple):
