@@ -57,3 +57,12 @@ def test_the_most_urgent_are_renewed_first_and_those_that_are_over_never(keeper:
     batch, _ = keeper._due()
     assert batch[0] is urgent
     assert over not in batch
+
+
+def test_after_an_outage_not_everybody_asks_at_the_same_moment(keeper: Keeper, world: CountingWorld) -> None:
+    """Each lease stands for a process of its own here: all of them were refused at one moment."""
+    failed_at = world.now()
+    keeper._try_again_soon(keeper.leases, None)
+    waits = sorted(held.renew_at - failed_at for held in keeper.leases)
+    assert TTL / 20 * 0.79 < waits[0] < waits[-1] < TTL / 20 * 1.21 + 1.0
+    assert waits[LEASES * 9 // 10] - waits[LEASES // 10] > TTL / 20 * 0.25
