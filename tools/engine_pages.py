@@ -2,11 +2,12 @@
 
 A page marks the place with ``<!-- facts of URL -->`` and ``<!-- end of facts -->``. So all pages have the same
 headings, and none can say anything else than the engine's own data does. After ``<!-- comparison -->``, up to its own
-end, all engines stand beside each other.
+end, all engines stand beside each other, with the figures that `make bench` and `tools/handoff.py` have measured last.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import warnings
@@ -15,6 +16,7 @@ from pathlib import Path
 from leasehold import Capability, Facts, GuaranteeWarning, Leasehold
 
 PAGES = Path(__file__).parents[1] / "docs" / "engines"
+BENCHMARK = PAGES.parent / "data" / "benchmark.json"
 REGION = re.compile(r"(<!-- facts of (?P<url>\S+) -->\n).*?(<!-- end of facts -->)", re.DOTALL)
 COMPARISON = re.compile(r"(<!-- comparison -->\n).*?(<!-- end of comparison -->)", re.DOTALL)
 COMPARED = {
@@ -30,6 +32,20 @@ COMPARED = {
     "[ZooKeeper](zookeeper.md)": "zookeeper://127.0.0.1",
     "[Consul](consul.md)": "consul://127.0.0.1",
 }
+NEEDS = {
+    "sqlite": ("nothing: a file on the host", "SQLite"),
+    "redis": ("one Redis or Valkey server, no replicas", "Redis"),
+    "redis+cluster": ("a Redis Cluster", None),
+    "redlock": ("3 or 5 independent Redis servers", "Redlock, 3 servers"),
+    "postgresql": ("a PostgreSQL server; up to 16 connections, for a moment each", "PostgreSQL"),
+    "postgresql+session": ("a PostgreSQL server; a connection for each lease", "PostgreSQL, session locks"),
+    "mysql": ("a MySQL or MariaDB server; up to 16 connections, for a moment each", "MariaDB"),
+    "mysql+session": ("a MySQL or MariaDB server; a connection for each lease", "MariaDB, session locks"),
+    "etcd": ("an etcd cluster; 3 members survive the loss of one", "etcd, one member"),
+    "zookeeper": ("an ensemble; 3 servers survive the loss of one", "ZooKeeper, one server"),
+    "consul": ("a Consul cluster; 3 servers survive the loss of one", "Consul, one server"),
+}
+"""What each needs, and what it is called in the table of hand-offs."""
 COMPARED_HEADINGS = ("not_guaranteed", "tokens", "timekeeper", "takeover", "failover")
 HEADINGS = {
     "not_guaranteed": "What it does not guarantee",
@@ -62,6 +78,23 @@ def rendered(facts: Facts) -> str:
     return "\n".join(lines) + "\n"
 
 
+def measured() -> dict[str, tuple[str, str]]:
+    """For each engine: what taking and giving back took, and what a hand-off took, as last written down."""
+    tables = json.loads(BENCHMARK.read_text())["tables"]
+    takes = {
+        table["title"].rpartition(" on ")[2]: row["figures"]["p50 µs"]["value"]
+        for table in tables
+        for row in table["rows"]
+        if table["section"] == "uncontended" and row["who"] == "Leasehold"
+    }
+    rows = (line.strip("| ").split(" | ") for line in (PAGES / "hand-off.md").read_text().splitlines())
+    hand_offs = {row[0]: f"{row[1]} / {row[2]} ms" for row in rows if len(row) == 4}
+    return {
+        engine: (f"{takes[engine] / 1000:.2f} ms" if engine in takes else "", hand_offs.get(called or "", ""))
+        for engine, (_, called) in NEEDS.items()
+    }
+
+
 def compared() -> str:
     """All engines beside each other: what they can do, and then one question after the other."""
     every = {title: facts_of(url) for title, url in COMPARED.items()}
@@ -69,8 +102,11 @@ def compared() -> str:
     for one in Capability:
         have = [title for title, facts in every.items() if one in facts.capabilities]
         lines.append(f"| {one.value} | {'all of them' if len(have) == len(every) else ', '.join(have)} |")
-    lines += ["", "| | shortest TTL |", "|---|---|"]
-    lines += [f"| {title} | {facts.least_ttl:g} s |" for title, facts in every.items()]
+    lines += ["", "| | needs | shortest TTL | take + release, p50 | hand-off, p50 / p99 |", "|---|---|---:|---:|---:|"]
+    figures = measured()
+    for title, facts in every.items():
+        needs, (take, hand_off) = NEEDS[facts.engine][0], figures[facts.engine]
+        lines.append(f"| {title} | {needs} | {facts.least_ttl:g} s | {take} | {hand_off} |")
     for field in COMPARED_HEADINGS:
         lines += ["", f"## {HEADINGS[field]}", "", "| | |", "|---|---|"]
         lines += [f"| {title} | {getattr(facts.guarantee, field)} |" for title, facts in every.items()]
