@@ -18,7 +18,7 @@ from leasehold import AsyncLeasehold, EngineError, Leasehold
 URLS = {
     "redis": "rediss://u:secret@{at}?ca={ca}",
     "cluster": "rediss+cluster://u:secret@{at}?ca={ca}",
-    "redlock": "redlocks://:secret@{at},127.0.0.1:1,127.0.0.1:2?ca={ca}",
+    "redlock": "redlocks://:secret@{at},{second},{third}?ca={ca}",
     "etcd": "etcds://u:secret@{at}?ca={ca}",
     "zookeeper": "zookeepers://u:secret@{at}?ca={ca}",
     "consul": "consuls://{at}?ca={ca}&token=secret",
@@ -58,10 +58,12 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def listener(certificates: Path) -> Iterator[Listener]:
-    one = Listener(certificates)
-    yield one
-    one.close()
+def listeners(certificates: Path) -> Iterator[list[Listener]]:
+    """As many as a quorum needs: with fewer it would not be waited for."""
+    three = [Listener(certificates) for _ in range(3)]
+    yield three
+    for one in three:
+        one.close()
 
 
 def blocking(url: str) -> None:
@@ -80,12 +82,15 @@ def in_asyncio(url: str) -> None:
 @pytest.mark.parametrize("use", [blocking, in_asyncio])
 @pytest.mark.parametrize("engine", URLS)
 def test_nothing_is_said_to_another_host(
-    engine: str, use: Callable[[str], None], listener: Listener, certificates: Path
+    engine: str, use: Callable[[str], None], listeners: list[Listener], certificates: Path
 ) -> None:
-    ca = certificates / "ca.pem"
+    def url(host: str) -> str:
+        first, second, third = (f"{host}:{one.port}" for one in listeners)
+        return URLS[engine].format(at=first, second=second, third=third, ca=certificates / "ca.pem")
+
     with pytest.raises(EngineError):
-        use(URLS[engine].format(at=f"localhost:{listener.port}", ca=ca))
-    assert not any(listener.told), "it was told something"
+        use(url("localhost"))
+    assert not any(word for one in listeners for word in one.told), "it was told something"
     with pytest.raises(EngineError):
-        use(URLS[engine].format(at=f"127.0.0.1:{listener.port}", ca=ca))
-    assert any(listener.told), "to the host of the certificate it talks"
+        use(url("127.0.0.1"))
+    assert any(word for one in listeners for word in one.told), "to the host of the certificate it talks"
