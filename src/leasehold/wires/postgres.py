@@ -53,6 +53,12 @@ class PostgresWire(PooledWire[Line]):
             raise
         return Ear(line, channel)
 
+    async def wait(self, holder: str, until: float) -> None:
+        """Return when this holder is woken or cannot be woken any more, or at `until`."""
+        for line in self._pool.idle:
+            line.doze()
+        await super().wait(holder, until)
+
 
 def blocking_wire(target: Target, label: str) -> PostgresWire:
     """For threads."""

@@ -1,20 +1,24 @@
 """One connection to PostgreSQL, through libpq's non-blocking calls.
 
 libpq has no time-out for an answer, and psycopg's own command path costs several times what libpq's does. So requests
-are sent and answers read here, each within its own deadline, in whichever world the sockets are waited for in.
+are sent and answers read here, each within its own deadline, in whichever world the sockets are waited for in. A thread
+looks for the answer for a moment before it sleeps (`leasehold.wires.lookout`).
 """
 
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any, Final
 
 import psycopg
 from psycopg import pq
 
 from leasehold.errors import EngineError
+from leasehold.wires.lookout import Lookout
 from leasehold.wires.postgres_errors import (
     UNIQUE_VIOLATION,
     SqlError,
@@ -24,8 +28,8 @@ from leasehold.wires.postgres_errors import (
     unanswered,
     unreachable,
 )
-from leasehold.wires.sockets import Sockets, has_something
-from leasehold.wires.sql_table import Raced, Request, Row, Statement, Value
+from leasehold.wires.sockets import BlockingSockets, Sockets
+from leasehold.wires.sql_table import Raced, Request, Row, Statement
 
 _FATAL: Final = pq.ExecStatus.FATAL_ERROR
 _SYNC: Final = pq.ExecStatus.PIPELINE_SYNC
@@ -56,6 +60,12 @@ class Line:
         self._strays: list[pq.abc.PGresult] = []
         """Messages that answer nothing. One that was asked for may be among them, and an older one was taken for it."""
         pgconn.notice_handler = partial(_note_stray, self._strays)
+        readable = select.poll()
+        readable.register(pgconn.socket, select.POLLIN)
+        self._arrived = readable.poll
+        """Whether there is something to read, or the server has hung up; called with milliseconds."""
+        lookout = Lookout(readable.poll)
+        self._look_out, self.doze = lookout.look, lookout.doze
 
     @property
     def socket(self) -> int:
@@ -86,8 +96,12 @@ class Line:
             name = self._prepared.get(request.statement)
             if name is None and self.prepares:
                 name = await self._prepare(request.statement, until)
+            began = monotonic()
             self._send(request, name)
             sent = True
+            if type(self.sockets) is BlockingSockets:
+                self._look_out(began)
+                self._pgconn.consume_input()
             result = await self._result(until)
         except _FAILURES as error:
             raise self._failure(error, sent=sent, commits=commits) from None
@@ -113,8 +127,12 @@ class Line:
                     expected.append(False)
                 self._send(request, name)
                 expected.append(True)
+            began = monotonic()
             self._pgconn.pipeline_sync()
             sent = True
+            if type(self.sockets) is BlockingSockets:
+                self._look_out(began)
+                self._pgconn.consume_input()
             results = [await self._result(until) for _ in expected]
             await self._finish_pipeline(until)
             self._pgconn.exit_pipeline_mode()
@@ -163,7 +181,10 @@ class Line:
         return self._rows(result)
 
     def _send(self, request: Request, name: bytes | None) -> None:
-        values = [_packed(value) for value in request.values]
+        values = [
+            value.encode() if isinstance(value, str) else None if value is None else b"%d" % value
+            for value in request.values
+        ]
         if name is not None:
             self._pgconn.send_query_prepared(name, values)
         else:
@@ -223,7 +244,7 @@ class Line:
         while self._pgconn.flush():
             if not await self.sockets.ready(self._pgconn.socket, to_write=True, until=until):
                 raise TimeoutError
-            if has_something(self._pgconn.socket):
+            if self._arrived(0):
                 self._pgconn.consume_input()
 
     async def _finish_pipeline(self, until: float) -> None:
@@ -246,15 +267,15 @@ class Line:
         return failed(self._address, commits=commits)
 
     def _rows(self, result: pq.abc.PGresult) -> list[Row]:
-        columns = range(result.nfields)
-        readers = [_READERS.get(result.ftype(column), bytes.decode) for column in columns]
+        count = result.ntuples
+        if not count:
+            return []
+        value_at = result.get_value
+        readers = [(column, _READERS.get(result.ftype(column), bytes.decode)) for column in range(result.nfields)]
         try:
             return [
-                tuple(
-                    None if (value := result.get_value(row, column)) is None else readers[column](value)
-                    for column in columns
-                )
-                for row in range(result.ntuples)
+                tuple([None if (value := value_at(row, at)) is None else read(value) for at, read in readers])
+                for row in range(count)
             ]
         except ValueError as error:
             raise nonsense(error, self._address) from None
@@ -280,7 +301,7 @@ class Line:
         """
         if self._pgconn.status == _BAD:
             return False
-        heard = has_something(self._pgconn.socket)
+        heard = self._arrived(0)
         try:
             if heard:
                 self._pgconn.consume_input()
@@ -290,7 +311,7 @@ class Line:
         if self._strays or self._pgconn.status == _BAD:
             return False
         # Also after the server's last words its end of the connection can be read from: it has closed it.
-        return not (heard and has_something(self._pgconn.socket))
+        return not (heard and self._arrived(0))
 
     def close(self) -> None:
         """Close the connection."""
@@ -309,9 +330,3 @@ def _note_stray(strays: list[pq.abc.PGresult], remark: pq.abc.PGresult) -> None:
     """Keep what libpq remarks by itself, which has no code: that a message came while nothing was asked."""
     if remark.error_field(pq.DiagnosticField.SQLSTATE) is None:
         strays.append(remark)
-
-
-def _packed(value: Value) -> bytes | None:
-    if value is None:
-        return None
-    return value.encode() if isinstance(value, str) else b"%d" % value

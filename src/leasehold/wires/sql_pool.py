@@ -52,17 +52,27 @@ class Pool(Generic[LineT]):
 
     async def lend(self, until: float) -> LineT:
         """A connection, to be given back in good order, or else dropped."""
+        while (line := self.lend_idle()) is None:
+            if len(self._open) + self._connecting < MOST_LINES:
+                return await self._open_another(until)
+            await self._wait_for_one(until)
+        return line
+
+    def lend_idle(self) -> LineT | None:
+        """One that nobody uses, if there is one; the same as `lend`, for who cannot wait."""
         while True:
             try:
                 line = self._idle.pop()
             except IndexError:
-                if len(self._open) + self._connecting < MOST_LINES:
-                    return await self._open_another(until)
-                await self._wait_for_one(until)
-                continue
+                return None
             if line.is_usable():
                 return line
             self._discard(line)
+
+    @property
+    def idle(self) -> list[LineT]:
+        """Those that nobody uses just now."""
+        return list(self._idle)
 
     async def _open_another(self, until: float) -> LineT:
         self._connecting += 1

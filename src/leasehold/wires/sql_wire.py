@@ -58,7 +58,7 @@ class PooledWire(ABC, Generic[LineT]):
 
     async def ask(self, request: Request, until: float) -> list[Row]:
         """Send one request, a transaction of its own, on any connection."""
-        line = await self._pool.lend(until)
+        line = self._pool.lend_idle() or await self._pool.lend(until)
         try:
             rows = await line.ask(request, until)
         except BaseException as error:
