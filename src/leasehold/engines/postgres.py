@@ -36,6 +36,9 @@ __all__ = [
     "tables_sql",
 ]
 
+MOST_KNOWN: Final = 4096
+"""Names that are remembered to have a row."""
+_AND_LAZILY: Final = " AND set_config('synchronous_commit', 'off', true) = 'off'"
 # The clock is read anew at each place: what stands in VALUES is evaluated before the row is locked, and the rest after.
 _TAKE_FREE: Final = """
 INSERT INTO {prefix}lease AS l
@@ -47,9 +50,18 @@ ON CONFLICT (namespace, name) DO UPDATE SET
 WHERE l.crowd = 0 AND l.closed_until <= {now} AND (l.holder IS NULL OR (l.expires <= {now} AND l.delay = 0))
 RETURNING token, holder
 """
+# The same for a name that has a row, as far as is known: the server needs a quarter less for the pair.
+_TAKE_KNOWN: Final = """
+UPDATE {prefix}lease SET token = greatest(token + 1, {now}), turn_since = {now}, holder = $3, since = {now},
+    expires = {now} + $4, lasts = $4, beat = 0, delay = $5, about = $6
+WHERE namespace = $1 AND name = $2 AND crowd = 0 AND closed_until <= {now}
+    AND (holder IS NULL OR (expires <= {now} AND delay = 0)){lazily}
+RETURNING token, holder
+"""
+# Nobody waits for the disk here. Whatever the order of conditions, a row that is changed has met all of them.
 _RELEASE_ALONE: Final = """
-UPDATE {prefix}lease SET holder = NULL, turn_since = {now} FROM {lazily}
-WHERE namespace = $1 AND name = $2 AND holder = $3 AND crowd = 0 AND expires > {now} RETURNING 1
+UPDATE {prefix}lease SET holder = NULL, turn_since = {now}
+WHERE namespace = $1 AND name = $2 AND holder = $3 AND crowd = 0 AND expires > {now}{lazily} RETURNING 1
 """
 # Both come after a statement that locks the row: so they see the queue as it is, and nobody else changes it meanwhile.
 _HEAD: Final = """
@@ -118,32 +130,35 @@ class PostgresEngine(SqlLeaseEngine[Line]):
     def __init__(self, family: PostgresFamily, wire: PostgresWire) -> None:
         super().__init__(family.facts, family.leases, wire)
         self._family, self._ask, self._namespace = family, wire.ask, family.leases.namespace
-        self._statements = family.statements
+        self._statements = statements = family.statements
+        self._take_any_name, self._take_known_name = statements["take_free"], statements["take_known"]
+        self._release_alone_statement = statements["release_alone"]
+        self._known: set[str] = set()
+        """Names that had a row when they were taken. If it was forgotten since, the lease table makes another."""
 
     async def _take_free(self, want: Want, until: float) -> int:
-        values = (
-            self._namespace,
-            want.name,
-            want.holder,
-            int(want.ttl * 1_000_000),
-            int(want.delay * 1_000_000),
-            want.about,
-        )
-        return self._granted(want, await self._ask(Request(self._statements["take_free"], values), until))
+        name, holder, ttl, _, _, delay, about = want
+        values = (self._namespace, name, holder, int(ttl * 1_000_000), int(delay * 1_000_000), about)
+        statement = self._take_known_name if name in self._known else self._take_any_name
+        token = self._granted(want, await self._ask(Request(statement, values), until))
+        if token and len(self._known) < MOST_KNOWN:
+            self._known.add(name)
+        return token
 
     def _granted(self, want: Want, rows: list[Row]) -> int:
         """The token, or 0. A grant names its holder, so that nobody takes the answer to somebody else for its own."""
-        match rows:
-            case []:
-                return 0
-            case [(int(token), want.holder)] if token > 0:
+        if not rows:
+            return 0
+        if len(rows) == 1:
+            token, holder = rows[0]
+            if type(token) is int and token > 0 and holder == want.holder:
                 return token
         self._wire.distrust()
         raise nonsense(rows, self.facts.address)
 
     async def _release_alone(self, name: str, holder: str, until: float) -> bool:
         values = (self._namespace, name, holder)
-        return bool(await self._ask(Request(self._statements["release_alone"], values), until))
+        return bool(await self._ask(Request(self._release_alone_statement, values), until))
 
     async def _take_turn(self, want: Want, until: float) -> int:
         micros = int(want.ttl * 1_000_000), int(want.delay * 1_000_000)
@@ -207,7 +222,8 @@ class PostgresFamily(WiredFamily[PostgresEngine, PostgresWire]):
         sleeper = _SLEEPER.format(late=LATENESS + SLACK, **words)
         texts = {
             "take_free": _TAKE_FREE.format(lazily="" if target.durable else f", {LAZILY}", **words),
-            "release_alone": _RELEASE_ALONE.format(lazily=LAZILY, **words),
+            "take_known": _TAKE_KNOWN.format(lazily="" if target.durable else _AND_LAZILY, **words),
+            "release_alone": _RELEASE_ALONE.format(lazily=_AND_LAZILY, **words),
             "take_turn": _TAKE_TURN.format(sleeper=sleeper, **queue, **words),
             "release_to_next": _RELEASE_TO_NEXT.format(**queue, **words),
             "renew_lease": _RENEW.format(table="lease", **words),

@@ -224,6 +224,12 @@ class Database:
             return []
         return [(_seated(lease, now, values), holder)]
 
+    def _take_known(self, transaction: Transaction, *values: Any) -> list[Row]:
+        lease, now = self.lock(transaction, values[:2]).lease, self.clock()
+        if lease is None or lease[CROWD] or not _is_free(lease, now):
+            return []
+        return [(_seated(lease, now, values), values[2])]
+
     def _release_alone(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
         lease, now = self.lock(transaction, (namespace, name)).lease, self.clock()
         if lease is None or lease[HOLDER] != holder or lease[CROWD] or lease[EXPIRES] <= now:

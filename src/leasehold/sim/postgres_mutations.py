@@ -28,6 +28,7 @@ def queue_not_looked_at() -> list[Edit]:
     """The statement for names that are free takes one that others wait for."""
     return [
         edit(postgres_model.Database._take_free, ("if lease[CROWD] or not", "if not")),
+        edit(postgres_model.Database._take_known, ("or lease[CROWD] or not", "or not")),
         edit(sql_lease.SqlLeaseEngine._take_at_once, ("if want.name not in self._crowded:", "if True:")),
     ]
 
