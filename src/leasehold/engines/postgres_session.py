@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from typing import Final
+from functools import lru_cache
+from typing import Final, cast
 
 from leasehold.core.engine import Busy, HolderStatus, Incumbent, NameStatus, Purpose, WaiterStatus, Want
 from leasehold.engines.postgres_facts import session_facts, warn_if_weak
@@ -30,6 +31,7 @@ OLDEST_SERVER: Final = 140000
 FIRST_KEY: Final = -(2**63)
 
 
+@lru_cache(maxsize=1024)
 def key_of(namespace: str, name: str) -> int:
     """The key of a name's advisory lock: 64 bits of a strong hash over both, which cannot run into each other."""
     text = f"{len(namespace.encode())}:{namespace}:{name}"
@@ -79,9 +81,14 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
         # would take it back.
         left = max(until - self.world.now(), 0.001)
         silence = str(math.ceil(want.ttl * 1000))
-        patience = self._request("patience", str(math.ceil(left * 1000)), want.about, silence)
-        await pin.line.ask(patience, until)
-        [row] = await pin.line.ask(self._locking("lock", want, pin), until)
+        requests = [
+            self._request("begin"),
+            self._request("patience", str(math.ceil(left * 1000)), want.about, silence),
+            self._request("commit"),
+            self._locking("lock", want, pin),
+        ]
+        cast(Line, pin.line).doze()
+        [*_, [row]] = await pin.line.ask_all(requests, until, commits=True)
         self._note_grant(pin, want, row)
 
     def _heartbeat(self, pin: Pin[int]) -> Request:

@@ -141,6 +141,12 @@ class PostgresSessions(Sessions):
             raise Waits(values[0], connection.patience or inf, values[4])
         return self._locked(connection, True, values)
 
+    def _begin(self, _connection: Connection) -> list[Row]:
+        return []
+
+    def _commit(self, _connection: Connection) -> list[Row]:
+        return []
+
     def _patience(self, connection: Connection, milliseconds: str, about: str, silence: str) -> list[Row]:
         connection.patience, connection.silence = int(milliseconds) / 1000, int(silence) / 1000
         return [(milliseconds, about, silence)]

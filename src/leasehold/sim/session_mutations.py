@@ -198,16 +198,8 @@ def connection_kept_after_a_wait_in_vain() -> list[Edit]:
 
 @_postgres("liveness", "leftovers", "turns")
 def limit_of_silence_taken_back() -> list[Edit]:
-    """The limit for a silent session is set in the transaction that waits, and a wait in vain takes it back."""
-    lock = 'self._locking("lock", want, pin)'
-    together = f"_, [row] = await pin.line.ask_all([patience, {lock}], until, commits=True)"
-    return [
-        edit(
-            postgres_session.PostgresSessionEngine._queue,
-            ("await pin.line.ask(patience, until)", ""),
-            (f"[row] = await pin.line.ask({lock}, until)", together),
-        )
-    ]
+    """The limit for a silent session is set in the transaction of the wait, so that a wait in vain takes it back."""
+    return [edit(postgres_session.PostgresSessionEngine._queue, ('self._request("commit"),', ""))]
 
 
 @_mysql("tokens", "given")

@@ -33,6 +33,8 @@ POSTGRES: Final = postgres_target.target_from_url("postgresql+session://worker@o
 MYSQL: Final = mysql_target.target_from_url("mysql+session://worker@one/shop")
 CLOSE_CALL: Final = 0.05
 """So shortly before its time is up, in seconds, a lock may be granted to one who is told that it was not."""
+COMMITTED: Final = "leasehold_commit"
+"""The statement by which what was set before it is kept, whatever follows."""
 LATEST: Final = 0.5
 """What was written within so many seconds may be missing on a server that takes over."""
 
@@ -58,7 +60,7 @@ class SessionBackend:
         """Who waits, while it does."""
 
     def ask(self, requests: Sequence[Request]) -> None:
-        """Carry out statements one after the other, all in one transaction."""
+        """Carry out statements one after the other, all that follow the last commit in one transaction."""
         self._settings = (self.silence, self.patience)
         self._asked, self._answers = list(requests), []
         self.go_on()
@@ -80,7 +82,8 @@ class SessionBackend:
             except TimeIsUp:
                 self.refuse()
                 return
-            self._asked.pop(0)
+            if self._asked.pop(0).statement.name == COMMITTED:
+                self._settings = (self.silence, self.patience)
             self._answers.append(rows)
             self.in_vain = False
         self._rest(self._answers)

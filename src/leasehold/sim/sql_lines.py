@@ -181,6 +181,9 @@ class SimLine:
         heard, self._heard = self._heard, []
         return heard
 
+    def doze(self) -> None:
+        """Nobody looks for answers here: they are heard of."""
+
     def is_usable(self) -> bool:
         """Whether it can carry a request, as far as the client knows."""
         return self.is_open
