@@ -112,7 +112,7 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
             self._busy[want.name] = believed - 1
         return believed > 0
 
-    async def _try(self, pin: Pin[str], want: Want, until: float) -> Busy | None:
+    async def _try(self, pin: Pin[str], want: Want, patience: float | None, until: float) -> Busy | None:  # noqa: ARG002
         served, in_vain = self._served.get(pin.line), False
         if served is not None and served.timer == _whole(want.ttl) and self._short_tries:
             values = (self._namespace, want.name, pin.key, _micros(want.ttl), want.about, served.pid)

@@ -9,13 +9,13 @@ import hashlib
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from leasehold.core.engine import Busy, HolderStatus, Incumbent, NameStatus, Purpose, WaiterStatus, Want
 from leasehold.engines.postgres_facts import session_facts, warn_if_weak
 from leasehold.engines.postgres_session_sql import SWEEP_AT_ONCE, session_statements
 from leasehold.engines.sense import sensible
-from leasehold.engines.sql_session import SHORTEST_OPENING, SLICE, SqlSessionEngine, SqlSessionFamily
+from leasehold.engines.sql_session import SHORT_WAIT, SHORTEST_OPENING, SLICE, SqlSessionEngine, SqlSessionFamily
 from leasehold.errors import EngineError, quoted
 from leasehold.wires.postgres_dial import dial
 from leasehold.wires.postgres_errors import nonsense
@@ -24,11 +24,27 @@ from leasehold.wires.postgres_tables import CLOCK, Tables
 from leasehold.wires.postgres_target import Target
 from leasehold.wires.sockets import Sockets
 from leasehold.wires.sql_pins import Pin
-from leasehold.wires.sql_table import Request, Row
+from leasehold.wires.sql_table import Request, Row, Value
 
 OLDEST_SERVER: Final = 140000
 """The first PostgreSQL that ends idle sessions by itself."""
 FIRST_KEY: Final = -(2**63)
+MOST_PATIENCE_LEFT_MS: Final = 250
+"""So much longer than the client a server may wait for a lock, in milliseconds: who has given up closes the connection,
+and the server notices that within a second."""
+
+
+class Settings(NamedTuple):
+    """What is set in a session before it waits for a lock."""
+
+    patience_ms: int
+    about: str
+    silence: Value
+    """After how long the server ends it if it is silent."""
+
+    def suffice(self, needed: Settings) -> bool:
+        """Whether a wait can do with these: it may be given up by the client a little sooner than by the server."""
+        return self[1:] == needed[1:] and 0 <= self.patience_ms - needed.patience_ms <= MOST_PATIENCE_LEFT_MS
 
 
 @lru_cache(maxsize=1024)
@@ -45,10 +61,19 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
         super().__init__(family, sockets)
         self._family, self._swept_to = family, FIRST_KEY
 
-    async def _try(self, pin: Pin[int], want: Want, until: float) -> Busy | None:
-        [row] = await pin.line.ask(self._locking("try", want, pin), until)
+    async def _try(self, pin: Pin[int], want: Want, patience: float | None, until: float) -> Busy | None:
+        line = cast(Line, pin.line)
+        line.is_set_for = None
+        asked = self._locking("try", want, pin)
+        settings = None
+        if patience is not None and patience > 2 * SHORT_WAIT:
+            # If it has to wait, then with these settings: so that the wait is one request.
+            settings = Settings(math.ceil(min(patience, SLICE) * 1000), want.about, asked.values[-1])
+            asked = self._request("try_first", *asked.values, str(settings.patience_ms))
+        [row] = await line.ask(asked, until)
         if self._note_grant(pin, want, row):
             return None
+        line.is_set_for = settings
         token, about = row[5:7]
         return Busy(SLICE, None if token is None else Incumbent(token, 0, math.inf, about))
 
@@ -79,16 +104,17 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
         # same. So a connection on which waiting failed is closed, whatever the reason; and if nobody hears of that, the
         # server ends it when it has been silent for a TTL. That setting is a transaction of its own: a wait in vain
         # would take it back.
-        left = max(until - self.world.now(), 0.001)
-        silence = str(math.ceil(want.ttl * 1000))
-        requests = [
-            self._request("begin"),
-            self._request("patience", str(math.ceil(left * 1000)), want.about, silence),
-            self._request("commit"),
-            self._locking("lock", want, pin),
-        ]
-        cast(Line, pin.line).doze()
-        [*_, [row]] = await pin.line.ask_all(requests, until, commits=True)
+        line, lock = cast(Line, pin.line), self._locking("lock", want, pin)
+        left_ms = math.ceil(max(until - self.world.now(), 0.001) * 1000)
+        needed = Settings(left_ms, want.about, lock.values[-1])
+        are_set, line.is_set_for = line.is_set_for, None
+        line.doze()
+        if are_set is not None and are_set.suffice(needed):
+            [row] = await line.ask(lock, until)
+        else:
+            patience = self._request("patience", str(left_ms), want.about, needed.silence)
+            requests = [self._request("begin"), patience, self._request("commit"), lock]
+            [*_, [row]] = await line.ask_all(requests, until, commits=True)
         self._note_grant(pin, want, row)
 
     def _heartbeat(self, pin: Pin[int]) -> Request:

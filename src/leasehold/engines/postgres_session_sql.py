@@ -24,16 +24,28 @@ minted AS (
     RETURNING token
 )
 SELECT l.got, minted.token, pg_backend_pid(), f.namespace, f.name, f.token, f.about,
-    CASE WHEN l.got THEN set_config('idle_session_timeout', $6, false) END
+    CASE WHEN {when} THEN set_config('idle_session_timeout', $6, false) END{more}
 FROM l LEFT JOIN minted ON true LEFT JOIN {prefix}session AS f ON f.key = $1
 """
+_TRY: Final = "pg_try_advisory_lock($1::bigint)"
+# What a wait needs, for one who will wait next.
+_PATIENCE: Final = """,
+    CASE WHEN NOT l.got THEN set_config('lock_timeout', $7, false) || set_config('application_name', $5, false)
+    END"""
+
+
+def _written(lock: str, *, when: str = "l.got", more: str = "") -> str:
+    return _LOCK.replace("{lock}", lock).replace("{when}", when).replace("{more}", more)
+
+
 _LOCKED: Final = """
 locktype = 'advisory' AND objsubid = 1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 AND ((classid::bigint << 32) | objid::bigint) = {key}
 """
 _TEXTS: Final = {
-    "try": _LOCK.replace("{lock}", "pg_try_advisory_lock($1::bigint)"),
-    "lock": _LOCK.replace("{lock}", "pg_advisory_lock($1::bigint)::text IS NOT NULL"),
+    "try": _written(_TRY),
+    "try_first": _written(_TRY, when="true", more=_PATIENCE),
+    "lock": _written("pg_advisory_lock($1::bigint)::text IS NOT NULL"),
     "patience": """
         SELECT set_config('lock_timeout', $1, false), set_config('application_name', $2, false),
             set_config('idle_session_timeout', $3, false)""",

@@ -66,8 +66,8 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
     # What each server has words of its own for
 
     @abstractmethod
-    async def _try(self, pin: Pin[KeyT], want: Want, until: float) -> Busy | None:
-        """Ask for the lock once, and note the grant in the pin, or say who has it."""
+    async def _try(self, pin: Pin[KeyT], want: Want, patience: float | None, until: float) -> Busy | None:
+        """Ask for the lock once, and note the grant in the pin, or say who has it: to one who may wait then."""
 
     @abstractmethod
     async def _queue(self, pin: Pin[KeyT], want: Want, until: float) -> None:
@@ -93,7 +93,7 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         want: Want,
         *,
         until: float,
-        patience: float | None = None,  # noqa: ARG002 -- who waits queues in `wait`
+        patience: float | None = None,
         suspect: Suspect | None = None,  # noqa: ARG002 -- no clock that could be set back keeps these leases
     ) -> Grant | Busy:
         """Take the lock and mint its token in one round trip, or say who has it."""
@@ -110,7 +110,7 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         pin = await self._pins.pin(want.holder, self._key_of(self._namespace, want.name), self._sockets, until)
         until = max(until, self.world.now() + SHORTEST_REQUEST)
         with self._pins.closed_on_error(pin):
-            busy = await self._try(pin, want, until)
+            busy = await self._try(pin, want, patience, until)
         if busy is None:
             return Grant(pin.token)
         self._pins.unpin(pin, clean=True)

@@ -134,6 +134,12 @@ class PostgresSessions(Sessions):
     def _try(self, connection: Connection, *values: Any) -> list[Row]:
         return self._locked(connection, self.lock(connection, values[0]), values)
 
+    def _try_first(self, connection: Connection, *values: Any) -> list[Row]:
+        [row] = self._try(connection, *values[:6])
+        if not row[0]:
+            self._patience(connection, values[6], values[4], values[5])
+        return [(*row, "")]
+
     def _lock(self, connection: Connection, *values: Any) -> list[Row]:
         if connection.in_vain:
             raise TimeIsUp

@@ -71,6 +71,7 @@ class SimLine:
         self.closed: Callable[[], object] = lambda: None
         self.is_open, self.socket = True, 1
         self.sockets: Any = None
+        self.is_set_for: Any = None
         link.sockets.append(self)
 
     # The server

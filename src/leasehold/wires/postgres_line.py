@@ -55,6 +55,8 @@ class Line:
         """Whoever uses the line waits for it in a world of its own."""
         self.prepares = True
         """Whether the server remembers a statement until it is sent again. Behind some poolers it does not."""
+        self.is_set_for: Any = None
+        """What its session was last set for, as far as its user wants to remember."""
         self._pgconn, self._address = pgconn, address
         self._prepared: dict[Statement, bytes] = {}
         self._strays: list[pq.abc.PGresult] = []
