@@ -7,6 +7,7 @@ from tests.engines.postgres_help import WORLDS, calling, want
 from tests.support.postgres_server import PostgresServer
 
 from leasehold.core.engine import Busy, Grant
+from leasehold.wires.lookout import Lookout
 
 FIRST, SECOND, THIRD = (want("n", letter * 32) for letter in "abc")
 
@@ -67,3 +68,41 @@ def test_hundreds_of_waiters_whose_process_is_gone_are_passed_by(postgres_server
         assert engine.release("n", FIRST.holder) is True
         assert engine.wait(THIRD, 30.0) < 20.0
         assert isinstance(engine.take(THIRD, patience=600.0), Grant)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_name_whose_row_was_forgotten_is_taken_all_the_same(postgres_server: PostgresServer, world: str) -> None:
+    with calling(postgres_server.url, world) as engine:
+        token = engine.take(FIRST).token
+        assert engine.release("n", FIRST.holder) is True
+        namespace = engine.engine._namespace
+        forgotten = "DELETE FROM leasehold_lease WHERE namespace = %s RETURNING 1"
+        assert postgres_server.sql(forgotten, namespace) == [(1,)]
+        assert engine.take(SECOND).token > token
+        assert engine.release("n", SECOND.holder) is True
+
+
+@pytest.mark.parametrize(("world", "looks"), [("blocking", True), ("asyncio", False)])
+def test_a_thread_looks_for_the_answer_before_it_sleeps_and_a_task_does_not(
+    postgres_server: PostgresServer, world: str, looks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop of a task has other work to do meanwhile."""
+    seen: list[float] = []
+    monkeypatch.setattr(Lookout, "look", lambda _, since: seen.append(since))
+    with calling(postgres_server.url, world) as engine:
+        engine.take(FIRST)
+        assert engine.release("n", FIRST.holder) is True
+        assert bool(seen) is looks
+
+
+def test_who_waits_for_a_turn_does_not_look_for_a_while(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dozed: set[int] = set()
+    monkeypatch.setattr(Lookout, "doze", lambda looking: dozed.add(id(looking)))
+    with calling(postgres_server.url, "blocking") as engine:
+        engine.take(FIRST)
+        assert isinstance(engine.take(SECOND, patience=60.0), Busy)
+        assert not dozed
+        engine.wait(SECOND, 0.05)
+        assert dozed

@@ -20,7 +20,8 @@ from tests.support.postgres_server import PostgresServer
 from leasehold import Capability, EngineError, Leasehold, LeaseLost, NotSupported, OutcomeUnknown
 from leasehold.core.engine import Busy, Grant, Renewal
 from leasehold.core.worlds import run_blocking
-from leasehold.engines.postgres_session import PostgresSessionFamily, key_of
+from leasehold.engines.postgres_session import PostgresSessionFamily, Settings, key_of
+from leasehold.wires.postgres_line import Line
 from leasehold.wires.postgres_target import target_from_url
 from leasehold.wires.sql_table import Request, Statement
 
@@ -334,3 +335,49 @@ def test_nothing_is_left_behind(url: str, postgres_server: PostgresServer) -> No
                 assert locks.lock("n", wait=0.2).try_acquire() is None
         assert postgres_server.backends("leasehold:leftover%")
     eventually(lambda: not postgres_server.backends("leasehold:leftover%"))
+
+
+def test_who_was_refused_waits_by_one_request_more(
+    url: str, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the wait needs was set by the request that was refused."""
+    first, second = (PostgresSessionFamily(target_from_url(url), "one more", "test").blocking() for _ in range(2))
+    holding, waiting = want("n", "a" * 32), want("n", "b" * 32, ttl=20.0)
+    run_blocking(first.take(holding, until=soon(first)))
+    assert isinstance(run_blocking(second.take(waiting, until=soon(second), patience=5.0)), Busy)
+    asked: list[str] = []
+    ask = Line.ask
+
+    async def noting(line: Line, request: Request, until: float, *, commits: bool = True) -> list[tuple[object, ...]]:
+        asked.append(request.statement.name)
+        return await ask(line, request, until, commits=commits)
+
+    monkeypatch.setattr(Line, "ask", noting)
+    monkeypatch.delattr(Line, "ask_all")
+    thread = threading.Thread(target=lambda: run_blocking(second.wait(waiting, soon(second, 4.85))))
+    thread.start()
+    key = key_of("one more", "n")
+    waits = f"SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = {key & 0xFFFFFFFF}"
+    eventually(lambda: bool(postgres_server.sql(waits)))
+    [[name]] = postgres_server.sql(f"SELECT application_name FROM pg_stat_activity WHERE pid IN ({waits})")
+    assert name == waiting.about[:63]
+    assert run_blocking(first.release("n", holding.holder, until=soon(first))) is True
+    thread.join(10)
+    assert asked == ["leasehold_lock", "leasehold_unlock"]
+    assert isinstance(run_blocking(second.take(waiting, until=soon(second), patience=5.0)), Grant)
+    assert run_blocking(second.release("n", waiting.holder, until=soon(second))) is True
+    for engine in (first, second):
+        run_blocking(engine.close())
+
+
+def test_settings_of_another_wait_do_not_do() -> None:
+    needed = Settings(5000, "me", "30000")
+    assert Settings(5000, "me", "30000").suffice(needed)
+    assert Settings(4990, "me", "30000").suffice(needed), "the server gives up a little sooner"
+    for other in (
+        Settings(5001, "me", "30000"),
+        Settings(4000, "me", "30000"),
+        Settings(5000, "you", "30000"),
+        Settings(5000, "me", "31000"),
+    ):
+        assert not other.suffice(needed)

@@ -63,6 +63,7 @@ _RELEASE_ALONE: Final = """
 UPDATE {prefix}lease SET holder = NULL, turn_since = {now}
 WHERE namespace = $1 AND name = $2 AND holder = $3 AND crowd = 0 AND expires > {now}{lazily} RETURNING 1
 """
+_LOCK: Final = "SELECT {what} FROM {prefix}lease WHERE namespace = $1 AND name = $2 FOR UPDATE"
 # Both come after a statement that locks the row: so they see the queue as it is, and nobody else changes it meanwhile.
 _HEAD: Final = """
 head AS MATERIALIZED (
@@ -175,10 +176,9 @@ class PostgresEngine(SqlLeaseEngine[Line]):
         return Changed(crowd != 0, None if told else Place(*head))
 
     async def _once_locked(self, name: str, request: Request, until: float, *, lazily: bool) -> list[Row]:
-        """Send a request behind one that locks the name's row, all in one round trip."""
-        lock = self._leases.request("lock_lease", self._namespace, name)
-        settings = [self.lazily] if lazily and self.lazily is not None else []
-        [*_, rows, _] = await self._ask_all([self.begin, *settings, lock, request, self.commit], until, commits=True)
+        """Send a request behind one that locks the name's row. What is sent together is one transaction."""
+        lock = Request(self._statements["lock_lazily" if lazily else "lock"], (self._namespace, name))
+        [_, rows] = await self._ask_all([lock, request], until, commits=True)
         return rows
 
     async def _renew_some(self, leases: Sequence[Renewal], until: float) -> list[bool]:
@@ -224,6 +224,8 @@ class PostgresFamily(WiredFamily[PostgresEngine, PostgresWire]):
             "take_free": _TAKE_FREE.format(lazily="" if target.durable else f", {LAZILY}", **words),
             "take_known": _TAKE_KNOWN.format(lazily="" if target.durable else _AND_LAZILY, **words),
             "release_alone": _RELEASE_ALONE.format(lazily=_AND_LAZILY, **words),
+            "lock": _LOCK.format(what="1", **words),
+            "lock_lazily": _LOCK.format(what="set_config('synchronous_commit', 'off', true)", **words),
             "take_turn": _TAKE_TURN.format(sleeper=sleeper, **queue, **words),
             "release_to_next": _RELEASE_TO_NEXT.format(**queue, **words),
             "renew_lease": _RENEW.format(table="lease", **words),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple, cast
 
+from leasehold.core.acquire import GRACE, SHORTEST_REQUEST
 from leasehold.core.engine import Busy, HolderStatus, Incumbent, NameStatus, Purpose, WaiterStatus, Want
 from leasehold.engines.postgres_facts import session_facts, warn_if_weak
 from leasehold.engines.postgres_session_sql import SWEEP_AT_ONCE, session_statements
@@ -29,9 +30,9 @@ from leasehold.wires.sql_table import Request, Row, Value
 OLDEST_SERVER: Final = 140000
 """The first PostgreSQL that ends idle sessions by itself."""
 FIRST_KEY: Final = -(2**63)
-MOST_PATIENCE_LEFT_MS: Final = 250
-"""So much longer than the client a server may wait for a lock, in milliseconds: who has given up closes the connection,
-and the server notices that within a second."""
+EARLIER_MS, MOST_EARLIER_MS = 5, 50
+"""By so much sooner than the client the server may give up a wait, in milliseconds: who asked to wait may come to it a
+little later. Not later than the client, or somebody would be seen to wait who does not."""
 
 
 class Settings(NamedTuple):
@@ -43,8 +44,8 @@ class Settings(NamedTuple):
     """After how long the server ends it if it is silent."""
 
     def suffice(self, needed: Settings) -> bool:
-        """Whether a wait can do with these: it may be given up by the client a little sooner than by the server."""
-        return self[1:] == needed[1:] and 0 <= self.patience_ms - needed.patience_ms <= MOST_PATIENCE_LEFT_MS
+        """Whether a wait can do with these."""
+        return self[1:] == needed[1:] and 0 <= needed.patience_ms - self.patience_ms <= MOST_EARLIER_MS
 
 
 @lru_cache(maxsize=1024)
@@ -66,9 +67,10 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
         line.is_set_for = None
         asked = self._locking("try", want, pin)
         settings = None
-        if patience is not None and patience > 2 * SHORT_WAIT:
+        if patience is not None and patience > SHORTEST_REQUEST + GRACE + 2 * SHORT_WAIT:
             # If it has to wait, then with these settings: so that the wait is one request.
-            settings = Settings(math.ceil(min(patience, SLICE) * 1000), want.about, asked.values[-1])
+            wait = min(patience - SHORTEST_REQUEST - GRACE, SLICE)
+            settings = Settings(math.floor(wait * 1000) - EARLIER_MS, want.about, asked.values[-1])
             asked = self._request("try_first", *asked.values, str(settings.patience_ms))
         [row] = await line.ask(asked, until)
         if self._note_grant(pin, want, row):

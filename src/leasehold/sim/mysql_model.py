@@ -144,9 +144,6 @@ class MysqlDatabase(Database):
         seat[4], seat[6] = now + seat[5], seat[6] + 1
         return [(1, 0)]
 
-    def _lock(self, transaction: Transaction, namespace: str, name: str) -> list[Row]:
-        return [(1,)] if self._lock_lease(transaction, namespace, name) else []
-
     # Wake-ups
 
     def _wake(self, transaction: Transaction, *values: Any) -> list[Row]:

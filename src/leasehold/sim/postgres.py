@@ -34,15 +34,26 @@ class PostgresBackend(Backend):
     """One that may listen."""
 
     channel = ""
+    _together = False
+    """Whether what it is asked for is one transaction, though nobody has begun one."""
 
     def ask(self, requests: Sequence[Request]) -> None:
-        """Carry out statements; to listen is one that is known here only."""
+        """Carry out statements, which are one transaction; to listen is one that is known here only."""
         if requests[0].statement is LISTEN:
             self.channel = str(requests[0].values[0])
             self._database.listening.add(key_of(self.channel) or 0)
             self._answer([[]])
         else:
+            begins = requests[0].statement in (PostgresEngine.begin.statement, PostgresEngine.read.statement)
+            self._together = len(requests) > 1 and not begins and not self.transaction.open
+            self.transaction.open = self.transaction.open or self._together
             super().ask(requests)
+
+    def _rest(self) -> None:
+        if self._together:
+            self._together = False
+            self._database.end(self.transaction, commit=True)
+        super()._rest()
 
     def hear(self, channel: str, payload: str) -> None:
         """Tell the client, if it listens there."""

@@ -121,6 +121,12 @@ class Database:
         lease = self.lock(transaction, key).lease
         return [] if lease is None else [tuple(lease)]
 
+    def _lock(self, transaction: Transaction, namespace: str, name: str) -> list[Row]:
+        return [(1,)] if self._lock_lease(transaction, namespace, name) else []
+
+    def _lock_lazily(self, transaction: Transaction, namespace: str, name: str) -> list[Row]:
+        return self._lock(transaction, namespace, name)
+
     def _clock(self, _transaction: Transaction) -> list[Row]:
         return [(self.clock(), self.base, "")]
 

@@ -199,7 +199,17 @@ def connection_kept_after_a_wait_in_vain() -> list[Edit]:
 @_postgres("liveness", "leftovers", "turns")
 def limit_of_silence_taken_back() -> list[Edit]:
     """The limit for a silent session is set in the transaction of the wait, so that a wait in vain takes it back."""
-    return [edit(postgres_session.PostgresSessionEngine._queue, ('self._request("commit"),', ""))]
+    return [
+        edit(
+            postgres_session.PostgresSessionEngine._queue,
+            ("if are_set is not None and are_set.suffice(needed):", "if False:"),
+            ('self._request("commit"), ', ""),
+        ),
+        edit(
+            session_model.PostgresSessions._try_first,
+            ("self._patience(connection, values[6], values[4], values[5])", "pass"),
+        ),
+    ]
 
 
 @_mysql("tokens", "given")
