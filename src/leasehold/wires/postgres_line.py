@@ -101,9 +101,8 @@ class Line:
             began = monotonic()
             self._send(request, name)
             sent = True
-            if type(self.sockets) is BlockingSockets:
-                self._look_out(began)
-                self._pgconn.consume_input()
+            if type(self.sockets) is BlockingSockets and self._look_out(began):
+                self._consume()
             result = await self._result(until)
         except _FAILURES as error:
             raise self._failure(error, sent=sent, commits=commits) from None
@@ -132,9 +131,8 @@ class Line:
             began = monotonic()
             self._pgconn.pipeline_sync()
             sent = True
-            if type(self.sockets) is BlockingSockets:
-                self._look_out(began)
-                self._pgconn.consume_input()
+            if type(self.sockets) is BlockingSockets and self._look_out(began):
+                self._consume()
             results = [await self._result(until) for _ in expected]
             await self._finish_pipeline(until)
             self._pgconn.exit_pipeline_mode()
@@ -235,6 +233,10 @@ class Line:
     async def _fill(self, until: float) -> None:
         if not await self.sockets.ready(self._pgconn.socket, to_write=False, until=until):
             raise TimeoutError
+        self._consume()
+
+    def _consume(self) -> None:
+        """Read what has arrived."""
         try:
             self._pgconn.consume_input()
         except psycopg.Error:
