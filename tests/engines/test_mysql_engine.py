@@ -16,7 +16,7 @@ from leasehold.engines.mysql import MysqlEngine
 from leasehold.wires import mysql_ear
 from leasehold.wires.mysql_ear import MOST_LETTERS
 from leasehold.wires.mysql_packets import Answers, Inbox, Nonsense, framed
-from leasehold.wires.sql_table import Request, Statement
+from leasehold.wires.sql_table import SCHEMA_VERSION, Request, Statement
 
 WORLDS = ("blocking", "asyncio")
 
@@ -66,6 +66,20 @@ def woken_after(engine: MysqlEngine, name: str, holder: str) -> float:
     since = time.monotonic()
     run_blocking(engine.wait(want(name, holder), soon(engine)))
     return time.monotonic() - since
+
+
+def test_a_name_is_taken_while_the_tables_are_still_being_made(mariadb_server: MariadbServer) -> None:
+    """To make tables is no transaction here: for a moment there is a table for the base of all tokens, and no base."""
+    with opened(mariadb_server.url) as engine:
+        first = run_blocking(engine.take(Want("a", "h1", 5.0, "shared"), until=soon(engine)))
+        mariadb_server.sql("DELETE FROM leasehold.leasehold_meta")
+        try:
+            second = run_blocking(engine.take(Want("b", "h2", 5.0, "shared"), until=soon(engine)))
+        finally:
+            mariadb_server.sql(f"INSERT INTO leasehold.leasehold_meta VALUES (1, {SCHEMA_VERSION}, 0)")
+        assert isinstance(first, Grant)
+        assert isinstance(second, Grant)
+        assert second.token > first.token
 
 
 def test_a_wake_up_that_finds_the_listener_awake_is_not_lost(mariadb_server: MariadbServer) -> None:

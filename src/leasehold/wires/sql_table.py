@@ -194,7 +194,8 @@ class Record:
         self._places: dict[str, Row] = {}
         self._lapsed: list[int] = []
         self._complete, self._last_seq = False, -1
-        self.entry = Entry(token=clock[1]) if row is None else self._loaded(row, seats)
+        # Without a base the tables are just being made, after others were lost: no token was given by these.
+        self.entry = Entry(token=clock[1] or 0) if row is None else self._loaded(row, seats)
         self._token = self.entry.token
         self.add_places(places, depth)
 
