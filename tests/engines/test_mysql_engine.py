@@ -111,7 +111,7 @@ def test_a_sleep_is_not_begun_over_a_letter(mariadb_server: MariadbServer) -> No
 
         def slept(letters_known: int) -> float:
             since = time.monotonic()
-            asked = Request(mysql_ear._SLEEP, ("lh:here", letters_known, 1))
+            asked = Request(mysql_ear._SLEEP, ("lh:here", letters_known, 1000))
             run_blocking(engine._ask_all([asked], soon(engine)))
             return time.monotonic() - since
 

@@ -10,6 +10,7 @@ that was committed before it began is seen by it, and an interruption after that
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Final
 
@@ -20,9 +21,14 @@ from leasehold.wires.postgres_errors import cut_off, nonsense
 from leasehold.wires.sql_listen import SOMEBODY
 from leasehold.wires.sql_table import Request, Statement
 
-SLEEP: Final = 1
-"""For how long the server sleeps at a time, in seconds: who was not interrupted looks for letters then, and a listener
-whose process is gone is not listened for much longer."""
+NAPS_MS: Final = (770, 910, 830, 970)
+"""For how long the server sleeps at a time, in milliseconds and in turn: who was not interrupted looks for letters
+then, and a listener whose process is gone is not listened for much longer.
+
+They differ, and a turn of a queue is no multiple of any: on MariaDB an interruption at the very end of a sleep takes
+two seconds, in which nobody else can be interrupted. Those who then take turns by the clock would meet the end of a
+sleep again, and again.
+"""
 SILENCE: Final = 10
 """After how long without a word the server lets go of a listener, in seconds."""
 MOST_LETTERS: Final = 16
@@ -33,7 +39,7 @@ _ADDRESS: Final = re.compile(r"lh:[0-9a-f]{32}", re.ASCII)
 _OPEN: Final = written("listen", "SET SESSION wait_timeout = $2; SELECT GET_LOCK($1, 0)")
 _LETTERS: Final = written("letters", "SELECT letter, holder FROM leasehold_wake WHERE address = $1")
 _SLEEP: Final = written(
-    "sleep", "SELECT SLEEP(IF((SELECT COUNT(*) FROM leasehold_wake WHERE address = $1) > $2, 0, $3))"
+    "sleep", "SELECT SLEEP(IF((SELECT COUNT(*) FROM leasehold_wake WHERE address = $1) > $2, 0, $3 / 1000))"
 )
 _TAKE_AWAY: Final = written("take_away", "DELETE FROM leasehold_wake WHERE address = $1 AND FIND_IN_SET(letter, $2)")
 
@@ -100,6 +106,7 @@ class ListeningLine:
         """Letters that were read and are still there."""
         self._taken_away: list[str] = []
         self._answers = Answers()
+        self._naps = itertools.cycle(NAPS_MS)
 
     @classmethod
     async def open(cls, line: Line, nonce: str, where: str, until: float) -> ListeningLine:
@@ -130,7 +137,7 @@ class ListeningLine:
         left = len(self._seen) - len(taken_away)
         requests = [
             Request(_LETTERS, (self.address,)),
-            Request(_SLEEP, (self.address, left, SLEEP)),
+            Request(_SLEEP, (self.address, left, next(self._naps))),
         ]
         if taken_away:
             requests.insert(0, Request(_TAKE_AWAY, (self.address, ",".join(taken_away))))
