@@ -25,9 +25,9 @@ NAPS_MS: Final = (770, 910, 830, 970)
 """For how long the server sleeps at a time, in milliseconds and in turn: who was not interrupted looks for letters
 then, and a listener whose process is gone is not listened for much longer.
 
-They differ, and a turn of a queue is no multiple of any: on MariaDB an interruption at the very end of a sleep takes
-two seconds, in which nobody else can be interrupted. Those who then take turns by the clock would meet the end of a
-sleep again, and again.
+They differ, and a turn of a queue is no multiple of any: MariaDB has one mutex for all that sleep, and an interruption
+that finds it taken lasts two seconds, in which nobody else is interrupted. Those who then take turns by the clock would
+meet each other again, and again.
 """
 SILENCE: Final = 10
 """After how long without a word the server lets go of a listener, in seconds."""

@@ -60,7 +60,7 @@ async def test_nobody_barges_past_a_waiter(stage: Stage) -> None:
         await (await waiting).release()
 
 
-@scenario(Capability.FAIR, Capability.INSPECT)
+@scenario(Capability.FAIR, Capability.INSPECT, alone=True)
 async def test_a_waiter_that_died_or_hangs_costs_the_others_its_turn_and_no_more(stage: Stage) -> None:
     dead, hung, locks = stage.name(), stage.name(), stage.client()
     held = {name: await locks.lock(name, ttl=TTL).acquire() for name in (dead, hung)}
@@ -83,7 +83,7 @@ async def test_a_waiter_that_died_or_hangs_costs_the_others_its_turn_and_no_more
         await asyncio.gather(*waiting[name])
         return boot_clock() - released_at
 
-    took = await asyncio.gather(*(hand_over(name) for name in held))
+    took = [await hand_over(name) for name in held]  # one after the other: this is not about two at once
     assert max(took) <= stage.engine.turn + 0.5 + stage.slack, "only one turn was to be missed"
     stopped.thaw()
     assert (await late)["token"] > held[hung].token, "it gets its lease late, and not in vain"
