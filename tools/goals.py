@@ -29,7 +29,7 @@ BENCH, PEERS = ROOT / "docs" / "data" / "benchmark.json", ROOT / "docs" / "data"
 KINDS = {"R": "Safety", "L": "Liveness", "C": "Cost", "F": "Bad input"}
 AFTER_DEATH = {"etcd": 3.0, "zookeeper": 1.5}
 TTL = 2.0
-OF_ITS_OWN = "and one for each adds some 300 bytes, which on Redis is just over the bound"
+OF_ITS_OWN = "and one for each adds some 300 bytes"
 PAUSES = ("pause", "pause-in-gap")
 HEAD = """\
 # Goals, with numbers
