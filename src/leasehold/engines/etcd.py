@@ -49,6 +49,7 @@ PAGE: Final = 1000
 MOST_ASKED: Final = 32
 """Sessions that are asked how long they have left, to show a name."""
 LOOK_WITHIN: Final = 0.25
+"""A look at what was missed while a watch began gets so long, in seconds, if the caller has it."""
 CLOSE_WITHIN: Final = 0.5
 
 
@@ -94,22 +95,22 @@ class EtcdEngine:
         span = (min(news.left), b"") if len(news.left) == 1 else keys.in_the_way_of(want.mode)
         with contextlib.ExitStack() as watching:
             watching.enter_context(self._family.hub.watch(*span, news))
-            if not await self._listen(want, place, news, min(until, self.world.now() + SHORT_WAIT)):
+            if not await self._listen(want, place, news, min(until, self.world.now() + SHORT_WAIT), until):
                 news.patient = False
                 watching.enter_context(self._family.vigil.keep((place.session, place.home), news))
                 watching.enter_context(self._family.hub.watch(place.key, b"", news))
-                await self._listen(want, place, news, until)
+                await self._listen(want, place, news, until, until)
         if news.broken:
             await self._pause(until)
 
-    async def _listen(self, want: Want, place: Place, news: _News, until: float) -> bool:
-        """Whether there is a reason to ask again before `until`."""
+    async def _listen(self, want: Want, place: Place, news: _News, until: float, latest: float) -> bool:
+        """Whether there is a reason to ask again before `until`. A look may last longer, but not beyond `latest`."""
         while True:
             heard = await news.bell.heard(until - self.world.now())
             now = self.world.now()
             if news.reason or place.session.over(now):
                 return True
-            if heard and await self._has_changed(want, place, until):
+            if heard and await self._has_changed(want, place, min(max(until, now + LOOK_WITHIN), latest)):
                 return True
             if now >= until:
                 return False
@@ -118,7 +119,7 @@ class EtcdEngine:
         """Look whether anything happened between the latest answer and the beginning of the watch."""
         blockade = place.blockade
         try:
-            await self._taking.look(want, place, max(until, self.world.now() + LOOK_WITHIN))
+            await self._taking.look(want, place, until)
         except EngineError:
             return True  # whoever asks again meets the error
         return place.blockade != blockade

@@ -192,7 +192,8 @@ class Sessions:
     def _retire(self, session: Session, now: float) -> None:
         self._retired = [one for one in (*self._retired, session) if not one.over(now)]
         for holder, place in list(self._places.items()):
-            if place.uncertain and place.session.over(now):  # nobody may have been able to give it back in time
+            # One that was not given up is still wanted, and may yet hang its key on another session.
+            if place.owed and all(one.over(now) for one in place.may_hang_on):
                 del self._places[holder]
                 self._latest.pop(place.kind, None)
 

@@ -96,3 +96,15 @@ def shared_slot() -> list[Edit]:
         ),
         edit(etcd_sessions.Place.give_up, ("if not taken:", "if not taken and self._kind in self._origin.slots:")),
     ]
+
+
+@_caught_by("liveness")
+def forgotten_while_asking() -> list[Edit]:
+    """An attempt is forgotten when its session seems over, though a request of it is under way on another one."""
+    return [edit(etcd_sessions.Sessions._retire, ("if place.owed and all(", "if place.uncertain and all("))]
+
+
+@_caught_by("patience")
+def looks_beyond_its_time() -> list[Edit]:
+    """A look at what was missed while a watch began is given its time, though the caller's is up."""
+    return [edit(etcd.EtcdEngine._listen, ("min(max(until, now + LOOK_WITHIN), latest)", "now + LOOK_WITHIN"))]
