@@ -243,11 +243,19 @@ def _py_consul(place: Place, name: str, ttl: int = TTL) -> Opened:
     return Opened(lambda: lock, lambda: lock, lock.close)
 
 
+def _redis_queue(place: Place, name: str, _ttl: int = TTL) -> Opened:
+    from leasehold.bench.redis_queue import RedisQueue
+
+    queue = RedisQueue(place, name)
+    return Opened(lambda: queue, lambda: queue, queue.close)
+
+
 REDIS_PY = Contestant("redis-py", "redis-py Lock", "redis", "redis", _redis_py)
 PYTHON_REDIS_LOCK = Contestant("python-redis-lock", "python-redis-lock", "redis", "redis_lock", _python_redis_lock)
 PEERS = (
     REDIS_PY,
     PYTHON_REDIS_LOCK,
+    Contestant("redis-queue", "bare queue by hand, without leases", "redis", None, _redis_queue),
     Contestant(
         "python-redis-lock-renewing",
         "python-redis-lock, renewing",

@@ -42,7 +42,26 @@ class BareSocket:
     def ask(self, *words: str | bytes | int) -> Reply:
         """Send a command and return its reply; an error is raised."""
         self.socket.sendall(packed(*words))
-        return self._read()
+        return self.read()
+
+    def read(self) -> Reply:
+        """The next reply, or what the server sends unasked."""
+        line = self._file.readline()
+        if not line:
+            raise ConnectionError("the server closed the connection")
+        kind, rest = line[:1], line[1:-2]
+        if kind == b"-":
+            raise ServerSaidNo(rest.decode(errors="replace"))
+        if kind == b"+":
+            return rest
+        if kind == b":":
+            return int(rest)
+        size = int(rest)
+        if size < 0:
+            return None
+        if kind == b"$":
+            return self._file.read(size + 2)[:-2]
+        return [self.read() for _ in range(2 * size if kind == b"%" else size)]
 
     def info(self, section: str) -> dict[str, str]:
         """The server's answer to INFO, as names and values."""
@@ -65,24 +84,6 @@ class BareSocket:
         """Close the connection."""
         self._file.close()
         self.socket.close()
-
-    def _read(self) -> Reply:
-        line = self._file.readline()
-        if not line:
-            raise ConnectionError("the server closed the connection")
-        kind, rest = line[:1], line[1:-2]
-        if kind == b"-":
-            raise ServerSaidNo(rest.decode(errors="replace"))
-        if kind == b"+":
-            return rest
-        if kind == b":":
-            return int(rest)
-        size = int(rest)
-        if size < 0:
-            return None
-        if kind == b"$":
-            return self._file.read(size + 2)[:-2]
-        return [self._read() for _ in range(size)]
 
     def __enter__(self) -> Self:
         return self
