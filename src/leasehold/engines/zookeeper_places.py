@@ -19,6 +19,8 @@ from leasehold.wires.zookeeper_session import Session
 
 WAITING: Final = 2.0
 """The timeout of the session that waiters hang on; the ensemble may grant a longer one."""
+LEFT: Final = 1 / 4
+"""No lease begins on a session that was not heard of until so much of its timeout is left: it may end meanwhile."""
 
 
 def timeout_for(ttl: float, tick: float) -> float:
@@ -28,6 +30,10 @@ def timeout_for(ttl: float, tick: float) -> float:
     older than the one before. With this much more than the TTL, what is proved always lasts until the next renewal.
     """
     return ttl * 1.4 + tick * 1.5
+
+
+def _is_spent(session: Session, now: float) -> bool:
+    return session.seems_over(now + session.timeout * LEFT)
 
 
 class Place:
@@ -94,8 +100,8 @@ class Places:
                 place = self._places[want.holder] = Place(want, self._lease_session(want.ttl, now))
             if place.session is not None and place.session.dead:
                 place.lose_node()
-            untouched = place.node is None and place.doubt is None
-            if place.lease.dead or (untouched and place.lease.seems_over(now)):
+            untouched = (place.node is None or place.waits) and place.doubt is None
+            if place.lease.dead or (untouched and _is_spent(place.lease, now)):
                 place.lease = self._lease_session(want.ttl, now)
             return place
 
@@ -107,7 +113,7 @@ class Places:
     def _lease_session(self, ttl: float, now: float) -> Session:
         ttl = math.ceil(ttl * 10) / 10
         session = self._leases.get(ttl)
-        if session is None or session.seems_over(now):
+        if session is None or _is_spent(session, now):
             self._retire(session)
             session = self._leases[ttl] = Session(ttl, timeout_for(ttl, self._tick), self._tick)
         return session

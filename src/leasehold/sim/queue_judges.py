@@ -6,7 +6,7 @@ takes a turn that is not its own.
 
 from __future__ import annotations
 
-from leasehold.sim.history import Granted
+from leasehold.sim.history import Freed, Granted
 from leasehold.sim.judges import Verdict, Violation, within_assumptions
 from leasehold.sim.plan import QUIET
 from leasehold.sim.record import Record
@@ -16,15 +16,19 @@ from leasehold.sim.rooms import PROMPT
 def turns(record: Record) -> Verdict:
     """In quiet histories, whose turn has come has its lease within `PROMPT`, if it still waits.
 
-    Not claimed where a lock-delay may keep the name closed.
+    Not claimed where a lock-delay may keep the name closed. Nor of one who lets go of it at once: on ZooKeeper, whoever
+    finds the name taken exchanges the node that it came with for one that waits, and may be first in between.
     """
     if not record.kinds <= QUIET or record.plan.lock_delay:
         return
+    let_go = [freed for freed in record.of(Freed) if freed.how == "released"]
     attempts = {attempt.began.holder: attempt for attempt in record.attempts}
     for grant in record.of(Granted):
         attempt = attempts[grant.holder]
         # Of several names that are taken together, each waits for those before it.
         if attempt.began.together or attempt.interrupted:
+            continue
+        if any(one.holder == grant.holder and grant.at <= one.at <= grant.at + PROMPT for one in let_go):
             continue
         if grant.at < attempt.answered and attempt.answered > grant.at + PROMPT:
             yield Violation(

@@ -91,3 +91,12 @@ def ghost_of_one_that_gave_up() -> list[Edit]:
 def readers_wake_each_other() -> list[Edit]:
     """Two who read the same connection, in two event loops, wake each other without end, for nothing."""
     return [edit(zookeeper_line.Line.receive, ("if heard else ()", ""))]
+
+
+@_caught_by("turns")
+def turn_on_a_spent_session() -> list[Edit]:
+    """Whose turn has come hangs its node on a session that nobody has kept alive while it waited."""
+    return [
+        edit(zookeeper_places.Places.place_for, ("(place.node is None or place.waits)", "(place.node is None)")),
+        edit(zookeeper_places._is_spent, ("now + session.timeout * LEFT", "now")),
+    ]
