@@ -20,7 +20,7 @@ RARE = {
     ("postgresql+session", "old-answer-taken-for-a-new-one"),
 }
 """Bugs that take hundreds of histories to be caught, and are looked for by night."""
-HISTORIES = 30
+HISTORIES = 150
 MANY_HISTORIES = 3000
 SEEDS = range(150)
 MANY_SEEDS = range(1000)
