@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.chaos.histories import RUN_INFO
+from tests.support.programs import stopped
 
 from leasehold.chaos.checkers.record import Record
 from leasehold.chaos.history import RUN, Event, Recorder, merged
@@ -74,18 +71,6 @@ def test_what_servers_did_by_themselves_is_in_the_history(tmp_path: Path) -> Non
     assert record.may_be_robbed(lease, fault.since + 0.1)
 
 
-@contextlib.contextmanager
-def stopped(server: Server) -> Iterator[None]:
-    pids = server.pids
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-
-
 def leader_of(servers: list[Server]) -> Server:
     give_up_at = time.monotonic() + 60
     while time.monotonic() < give_up_at:
@@ -138,12 +123,12 @@ def test_consul_ends_a_session_that_is_renewed() -> None:
         ports = [int(one.partition(":")[2]) for one in url.removeprefix("consul://").partition("/")[0].split(",")]
         renewing = Renewing(*(port for port, one in zip(ports, servers, strict=True) if one is not first))
         renewing.start()
-        with stopped(first):
+        with stopped(*first.pids):
             time.sleep(2 * TTL + 1.5)
         give_up_at = time.monotonic() + sum(TRIES_AGAIN_AFTER[:3]) + 5.0
         while renewing.gone_at is None and time.monotonic() < give_up_at:
             if (leader := leader_of(servers)) is not first:
-                with stopped(leader):  # for less than its sessions last
+                with stopped(*leader.pids):  # for less than its sessions last
                     time.sleep(TTL)
             time.sleep(0.2)
         assert renewing.gone_at is not None

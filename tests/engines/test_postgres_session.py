@@ -10,12 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from tests.engines.postgres_help import assert_hidden, eventually, fresh_namespace, soon, want
 from tests.support.pgbouncer import running_pgbouncer
 from tests.support.postgres_server import PostgresServer
+from tests.support.programs import stopped
 
 from leasehold import Capability, EngineError, Leasehold, LeaseLost, NotSupported, OutcomeUnknown
 from leasehold.core.engine import Busy, Grant, Renewal
@@ -142,18 +142,6 @@ def test_the_server_hands_it_to_who_waits(url: str, postgres_server: PostgresSer
             assert status.waiters[0].about.startswith("waiting@")
         waiter.join(20)
         assert got[0] > lease.token
-
-
-@contextlib.contextmanager
-def stopped(*pids: int) -> Iterator[None]:
-    """The server's processes of some connections stand still."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 def test_a_lost_connection_is_told_of_while_the_answer_of_another_is_awaited(

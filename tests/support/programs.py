@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,3 +24,15 @@ def program_of(engine: str) -> Path:
     if servers.given_url(engine):
         pytest.skip(f"${servers.url_variable(engine)} names a server that runs, and this test needs one of its own")
     pytest.fail(f"no {engine} here; python tools/servers.py ensure {engine}")
+
+
+@contextlib.contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """These processes of a server stand still."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
