@@ -12,8 +12,9 @@ from tests.engines.etcd_help import WORLDS, Driven, World, counted, family_at, f
 from tests.support.etcd_server import EtcdNode, encoded, running_etcd
 
 from leasehold import EngineError, EngineUnavailable, OutcomeUnknown
-from leasehold.core.engine import Busy, Grant, Renewal
+from leasehold.core.engine import Busy, Grant, Mode, Renewal
 from leasehold.testing.proxy import Proxy
+from leasehold.wires.etcd_messages import TXN
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,31 @@ def test_a_request_that_is_carried_out_late_leaves_no_ghost(server: EtcdNode) ->
     assert engine.place(after).key.decode() != key, "a key about which there is doubt is never used again"
     assert engine.place(after).session is not session, "and its session ends with the leases that it has"
     engine.close()
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared", "permit"])
+def test_what_was_sent_while_it_waited_does_not_move_a_lease_when_it_comes_late(server: EtcdNode, mode: Mode) -> None:
+    """Requests that were given up may be carried out at any time, here all of them once more after the grant."""
+    before, engine = Driven(family_at(server.url)), Driven(family_at(server.url))
+    name = fresh_name()
+    before.take(first := want(name, mode="permit" if mode == "permit" else "exclusive"))
+    engine.take(want(fresh_name(), ttl=30))  # so that its connection is there
+    requests = counted(engine.family)
+    wanted = want(name, ttl=30, mode=mode)
+    assert isinstance(engine.take(wanted, patience=5.0), Busy)
+    assert before.release(name, first.holder)
+    grant = engine.take(wanted, patience=5.0)
+    assert isinstance(grant, Grant)
+    session, [key] = engine.place(wanted).session, keys_of(server, name)
+    assert server.session_of(key) == session.id
+    sent = [request for method, request in zip(requests.made, requests.sent, strict=True) if method == "Txn"]
+    assert len(sent) >= 2
+    for request in sent:
+        engine.family._lines.current().calls[TXN](request, timeout=5)
+    assert server.session_of(key) == session.id, "what waiters hang on is kept alive by nobody any more"
+    assert engine.renew([Renewal(name, wanted.holder, grant.token, 30)]) == [True]
+    for one in (before, engine):
+        one.close()
 
 
 def test_a_lost_answer_to_a_release_is_unknown_and_the_retry_says_so(proxy: Proxy, through_proxy: Driven) -> None:

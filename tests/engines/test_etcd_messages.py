@@ -22,8 +22,8 @@ WATCH_ANSWER = bytes.fromhex(
 
 def test_reads_what_a_server_said() -> None:
     outcome = messages.outcome_of(TXN_ANSWER)
-    assert outcome == (40395, True, [[Key(b"k/a01", 40395, 77001, b"v")]])
-    assert outcome.find(b"k/a01") == Key(b"k/a01", 40395, 77001, b"v")
+    assert outcome == (40395, True, [[Key(b"k/a01", 40395, 77001, b"v", 40395)]])
+    assert outcome.find(b"k/a01") == Key(b"k/a01", 40395, 77001, b"v", 40395)
     assert outcome.find(b"k/a") is None
     assert messages.news_of(WATCH_ANSWER) == News(5, 40396, created=False, cancelled=False, deleted=[b"k/a01"])
 

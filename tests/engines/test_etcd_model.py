@@ -67,9 +67,10 @@ def shape_of_range(key: bytes) -> tuple[Any, ...]:
 
 
 def shape_of_operation(operation: Message) -> list[Any]:
-    field = next(number for number in (1, 2, 3) if operation.has(number))
+    field = next(number for number in (1, 2, 3, 4) if operation.has(number))
     inner = Message(operation.blob(field))
-    return [field, numbers_in(inner), [shape_of_range(one) for one in inner.blobs(2)]]
+    nested = [shape_of_operation(Message(one)) for one in inner.blobs(3)]
+    return [field, numbers_in(inner), [shape_of_range(one) for one in inner.blobs(2)], nested]
 
 
 class EtcdAndModel(RuleBasedStateMachine):
@@ -144,15 +145,15 @@ class EtcdAndModel(RuleBasedStateMachine):
         kind=NUMBERS,
         number=NUMBERS,
         lease=LEASES,
-        condition=st.sampled_from(["none", "free", "since", "before", "created", "wrong"]),
+        condition=st.sampled_from(["none", "free", "since", "before", "created", "wrong", "modified", "stale"]),
         age=AGES,
-        otherwise=st.sampled_from(["nothing", "put", "hang", "delete"]),
+        otherwise=st.sampled_from(["nothing", "put", "put_if_absent", "hang", "delete"]),
     )
     def transaction(self, kind: int, number: int, lease: int, condition: str, age: int, otherwise: str) -> None:
         """What the engine sends: conditions on creation, a key that is written or hung elsewhere, and looks."""
         key, lease = self.key(kind, number), self.lease_base + lease
         stored, revision = self.model.keys.get(key), max(self.model.revision - age, 1)
-        created = stored.created if stored is not None else 0
+        created, modified = (stored.created, stored.modified) if stored is not None else (0, 0)
         conditions = {
             "none": [],
             "free": [messages.if_none_created_since(*self.everything, 0)],
@@ -160,11 +161,14 @@ class EtcdAndModel(RuleBasedStateMachine):
             "before": [messages.if_none_created_before(*self.everything, revision)],
             "created": [messages.if_created(key, created)],
             "wrong": [messages.if_created(key, created + 1)],
+            "modified": [messages.if_modified(key, modified)],
+            "stale": [messages.if_modified(key, modified + 1)],
         }[condition]
         look = messages.looking(messages.look(*self.everything, limit=2, newest_first=True, created_before=age))
         change = {
             "nothing": [],
             "put": [messages.put(key, b"other", lease)],
+            "put_if_absent": [messages.put_if_absent(key, b"other", lease)],
             "hang": [messages.hang(key, lease)],
             "delete": [messages.deleting(messages.delete(key))],
         }[otherwise]

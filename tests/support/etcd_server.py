@@ -111,6 +111,11 @@ class EtcdNode:
         answer = self.ask("/v3/kv/range", {"key": encoded(b"\0"), "range_end": encoded(b"\0"), "keys_only": True})
         return [base64.b64decode(one["key"]).decode() for one in answer.get("kvs", [])]
 
+    def session_of(self, key: str) -> int:
+        """The session that a key hangs on."""
+        [found] = self.ask("/v3/kv/range", {"key": encoded(key)})["kvs"]
+        return int(found.get("lease", 0))
+
     def leases(self) -> list[int]:
         """Every session there is."""
         return [int(one["ID"]) for one in self.ask("/v3/lease/leases", {}).get("leases", [])]

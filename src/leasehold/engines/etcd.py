@@ -48,8 +48,8 @@ PAGE: Final = 1000
 """So many keys are listed by one request."""
 MOST_ASKED: Final = 32
 """Sessions that are asked how long they have left, to show a name."""
-LOOK_WITHIN: Final = 0.25
-"""A look at what was missed while a watch began gets so long, in seconds, if the caller has it."""
+LOOK_WITHIN: Final = 0.5
+"""A look at what was missed while a watch began gets so long, in seconds: meanwhile nothing else is heard."""
 CLOSE_WITHIN: Final = 0.5
 
 
@@ -110,7 +110,7 @@ class EtcdEngine:
             now = self.world.now()
             if news.reason or place.session.over(now):
                 return True
-            if heard and await self._has_changed(want, place, min(max(until, now + LOOK_WITHIN), latest)):
+            if heard and await self._has_changed(want, place, min(now + LOOK_WITHIN, latest)):
                 return True
             if now >= until:
                 return False
@@ -154,23 +154,27 @@ class EtcdEngine:
         for (lease, place), found in zip(asked, outcome.found, strict=True):
             if not found or (found[0].key, found[0].created) != (place.key, lease.token):
                 continue
-            # An earlier request to hang it elsewhere may have been carried out without our knowing.
-            if found[0].lease == place.session.id or await self._hang(place, lease, place.session, until):
+            place.modified = found[0].modified
+            # An earlier request to hang it elsewhere may have been carried out without our knowing, or still be.
+            stays = found[0].lease == place.session.id and not place.loose
+            if stays or await self._hang(place, lease, place.session, until):
                 still.add(lease.holder)
         return still
 
     async def _hang(self, place: Place, lease: Renewal, session: Session, until: float) -> bool:
-        """Hang the key of a lease on another session; its place and its token stay. False when the key is gone."""
+        """Hang the key of a lease on another session; its place and its token stay. False when it was written since."""
         try:
             await self._requests.confirm(session, until, lease.ttl * FRESH)
             place.may_hang_on.add(session)
-            condition, hang = messages.if_created(place.key, lease.token), messages.hang(place.key, session.id)
+            condition, hang = messages.if_modified(place.key, place.modified), messages.hang(place.key, session.id)
+            place.loose = True
             outcome = await self._requests.txn([condition], [hang], [], until, place)
         except LeaseGone as error:
             self._sessions.bury(session)
             raise EngineUnavailable(str(error)) from None
         if outcome.succeeded:
             self._sessions.move(place, session)
+            place.modified, place.loose = outcome.revision, False
         return outcome.succeeded
 
     async def release(self, name: str, holder: str, *, until: float) -> bool:  # noqa: ARG002 -- the holder says it all

@@ -82,7 +82,9 @@ class Place:
         "incumbent",
         "key",
         "kind",
+        "loose",
         "may_hang_on",
+        "modified",
         "owed",
         "revision",
         "session",
@@ -104,6 +106,14 @@ class Place:
         """Every session that a request to hang the key on it was sent for."""
         self.token: int | None = None
         """The revision that created the key, once that is known."""
+        self.modified = 0
+        """The revision at which the key was last written, as far as is known.
+
+        It is only hung elsewhere if nobody has written it since. So a request to do so that got no answer, and is
+        carried out late, cannot take the key away from the session of the lease that it has become meanwhile.
+        """
+        self.loose = False
+        """Whether such a request may still be carried out, although the key is held."""
         self.blockade: Blockade | None = None
         """What it waits for; None when it holds the name, or when nothing is known yet."""
         self.incumbent: Key | None = None
@@ -119,6 +129,10 @@ class Place:
     def waits(self) -> bool:
         """Whether its key stands in the queue, behind others, as far as is known here."""
         return self.token is not None and self.blockade is not None and not self.uncertain and not self.owed
+
+    def hangs_on(self, lease: int) -> Session | None:
+        """The session with this id, if its key may hang on it."""
+        return next((one for one in self.may_hang_on if one.id == lease), None)
 
     def hang_on(self, session: Session) -> None:
         """Its key hangs on another session from now on."""

@@ -43,10 +43,10 @@ class Attempt:
         self.near = 0 if want.mode == "permit" else NEAR
 
     def put(self, session: Session) -> bytes:
-        """Write the key; one that is there already keeps its place."""
+        """Write the key, unless it is there already: then it keeps its place, and the session that it hangs on."""
         self.place.may_hang_on.add(session)
         value = value_of(self.want, time.time(), self.patience, with_mode=True)
-        return messages.put(self.place.key, value, session.id)
+        return messages.put_if_absent(self.place.key, value, session.id)
 
     def hang(self, session: Session) -> bytes:
         """Hang the key on another session; its place and its token stay."""
@@ -145,13 +145,17 @@ class Taking:
             condition = messages.if_none_created_since(*attempt.span, revision)
             outcome = await self._requests.txn([condition], then, otherwise, attempt.until, place)
             ours = outcome.find(place.key)
-            if outcome.succeeded:
-                place.token, place.revision = outcome.revision if ours is None else ours.created, outcome.revision
+            if outcome.succeeded and (ours is None or ours.lease == place.home.id):
+                created = (outcome.revision, outcome.revision)
+                place.token, place.modified = created if ours is None else (ours.created, ours.modified)
+                place.revision = outcome.revision
                 self._sessions.move(place, place.home)
                 return Grant(place.token, since=place.home.confirmed_at)
+            if outcome.succeeded:
+                self._note_written(place, ours)
+                return None
             place.incumbent = outcome.found[-1][0] if outcome.found[-1] else None
             if waiting is not None:
-                self._sessions.move(place, waiting)
                 return await self._judged(attempt, outcome)
             if ours is not None or attempt.patience is not None:
                 return None
@@ -184,7 +188,6 @@ class Taking:
         operations = [attempt.put(waiting), *attempt.latest(), attempt.oldest()]
         outcome = await self._requests.txn([], operations, [], attempt.until, place)
         place.incumbent = outcome.found[-1][0] if outcome.found[-1] else None
-        self._sessions.move(place, waiting)
         return await self._judged(attempt, outcome)
 
     async def _follow(self, attempt: Attempt, ahead: Place, waiting: Session) -> Busy | None:
@@ -195,7 +198,6 @@ class Taking:
         operations = [attempt.put(waiting), looking(messages.look(place.key)), looking(messages.look(ahead.key))]
         outcome = await self._requests.txn([], operations, [], attempt.until, place)
         place.incumbent = ahead.incumbent
-        self._sessions.move(place, waiting)
         self._note_written(place, outcome.find(place.key))
         if not _stands_behind(place, ahead.key, outcome):
             return await self._look(attempt)
@@ -221,10 +223,12 @@ class Taking:
 
     def _note_written(self, place: Place, ours: Key | None) -> None:
         """Take note of the key that was just put into the queue; what is before it is seen later."""
-        if ours is None or (ours.key, ours.lease) != (place.key, place.session.id):
+        session = place.hangs_on(ours.lease) if ours is not None and ours.key == place.key else None
+        if ours is None or session is None:
             raise EngineError("etcd does not show the key that it has just written")
+        self._sessions.move(place, session)
         place.blockade = UNSEEN
-        place.token = ours.created
+        place.token, place.modified = ours.created, ours.modified
 
     async def look(self, want: Want, place: Place, until: float) -> None:
         """See whether what stands before a key in the queue has changed, and if so, what it is now."""
@@ -253,6 +257,7 @@ class Taking:
             # Its session ended, or an operator broke the lock.
             place.token = place.blockade = None
             return None
+        place.modified = ours.modified
         return attempt.judge(outcome.found[0], outcome.revision)
 
     async def _claim(self, attempt: Attempt, token: int) -> Grant | Busy | None:
@@ -272,12 +277,12 @@ class Taking:
         self._sessions.rehome(place, attempt.want.ttl, self._world.now())
         for session in dict.fromkeys((place.session, place.home)):
             await self._requests.confirm(session, attempt.until, min(session.ttl, attempt.want.ttl) * SPENT)
-        conditions.append(messages.if_created(place.key, token))
+        conditions.append(messages.if_modified(place.key, place.modified))
         hang = attempt.hang(place.home)
         outcome = await self._requests.txn(conditions, [hang], attempt.latest(), attempt.until, place)
         if outcome.succeeded:
             self._sessions.move(place, place.home)
-            place.blockade, place.revision = None, outcome.revision
+            place.blockade, place.revision, place.modified = None, outcome.revision, outcome.revision
             return Grant(token, since=place.home.confirmed_at)
         answer = self._seen(attempt, outcome)
         if answer is None and place.token is not None:

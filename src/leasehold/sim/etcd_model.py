@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from leasehold.wires import etcd_messages as messages
 from leasehold.wires.etcd_messages import Message, _blob, _number
@@ -16,7 +16,7 @@ from leasehold.wires.etcd_messages import Message, _blob, _number
 LEAST_TTL: Final = 2
 """No lease is shorter than an election and a half."""
 _EQUAL, _GREATER, _LESS = 0, 1, 2
-_CREATED, _VALUE = 1, 3
+_CREATED, _MODIFIED, _VALUE = 1, 2, 3
 _NEWEST_FIRST: Final = 2
 
 
@@ -62,6 +62,13 @@ class Lease:
     ttl: int
     expires: float
     keys: dict[bytes, None] = field(default_factory=dict)
+
+
+class Chosen(NamedTuple):
+    """What is to be done of a transaction, with the transactions that are operations of it."""
+
+    holds: bool
+    operations: list[tuple[Message, Chosen | None]]
 
 
 class Etcd:
@@ -157,15 +164,32 @@ class Etcd:
         return self._header() + body
 
     def _txn(self, message: Message) -> bytes:
+        chosen = self._chosen(message)
+        self.revision += 1
+        changed, body = self._carried_out(chosen)
+        if not changed:
+            self.revision -= 1
+        return self._header() + body
+
+    def _chosen(self, message: Message) -> Chosen:
+        """Which operations are to be carried out: all conditions are looked at before the first of them is."""
         holds = all(self._holds(Message(one)) for one in message.blobs(1))
         operations = [Message(one) for one in message.blobs(2 if holds else 3)]
         for one in operations:
             if one.has(2):
                 self._check_put(Message(one.blob(2)))
-        self.revision += 1
+        nested = [self._chosen(Message(one.blob(4))) if one.has(4) else None for one in operations]
+        return Chosen(holds, list(zip(operations, nested, strict=True)))
+
+    def _carried_out(self, chosen: Chosen) -> tuple[bool, bytes]:
+        """Whether anything changed, and the answer without its header."""
         changed, answers = False, b""
-        for one in operations:
-            if one.has(1):
+        for one, nested in chosen.operations:
+            if nested is not None:
+                its_change, its_body = self._carried_out(nested)
+                answers += _blob(3, _blob(4, self._header() + its_body))
+                changed = changed or its_change
+            elif one.has(1):
                 answers += _blob(3, _blob(1, self._range(Message(one.blob(1)))))
             elif one.has(2):
                 answers += _blob(3, _blob(2, self._put(Message(one.blob(2)))))
@@ -174,9 +198,7 @@ class Etcd:
                 outcome = self._delete(Message(one.blob(3)))
                 answers += _blob(3, _blob(3, outcome))
                 changed = changed or bool(outcome)
-        if not changed:
-            self.revision -= 1
-        return self._header() + (_number(2, 1) if holds else b"") + answers
+        return changed, (_number(2, 1) if chosen.holds else b"") + answers
 
     def _check_put(self, put: Message) -> None:
         """A transaction is refused as a whole, before anything of it is done."""
@@ -191,6 +213,8 @@ class Etcd:
         found = self._in(condition.blob(3), condition.blob(64))
         if target == _VALUE:
             return bool(found) and all(_compare(one.value, condition.blob(7), result) for one in found)
+        if target == _MODIFIED:
+            return all(_compare(one, condition.number(6), result) for one in [one.modified for one in found] or [0])
         if target != _CREATED:
             raise Refusal("UNIMPLEMENTED", f"the model does not compare by {target}")
         return all(_compare(one, condition.number(5), result) for one in [one.created for one in found] or [0])

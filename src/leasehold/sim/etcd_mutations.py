@@ -15,7 +15,7 @@ def woken_is_enough() -> list[Edit]:
     return [
         edit(
             etcd_taking.Taking._claim,
-            ("conditions.append(messages.if_created(place.key, token))", ""),
+            ("conditions.append(messages.if_modified(place.key, place.modified))", ""),
             ("hang = attempt.hang(place.home)", "hang, conditions = attempt.put(place.home), []"),
         )
     ]
@@ -107,4 +107,22 @@ def forgotten_while_asking() -> list[Edit]:
 @_caught_by("patience")
 def looks_beyond_its_time() -> list[Edit]:
     """A look at what was missed while a watch began is given its time, though the caller's is up."""
-    return [edit(etcd.EtcdEngine._listen, ("min(max(until, now + LOOK_WITHIN), latest)", "now + LOOK_WITHIN"))]
+    return [edit(etcd.EtcdEngine._listen, ("min(now + LOOK_WITHIN, latest)", "now + LOOK_WITHIN"))]
+
+
+@_caught_by("exclusion", "told")
+def late_request_moves_the_key() -> list[Edit]:
+    """A request to hang a waiter's key on a session is carried out late, when the key is a lease on another one."""
+    return [
+        edit(etcd_taking.Attempt.put, ("messages.put_if_absent(", "messages.put(")),
+        edit(
+            etcd_taking.Taking._note_written,
+            ("place.hangs_on(ours.lease) if", "place.hangs_on(ours.lease) or place.session if"),
+        ),
+    ]
+
+
+@_caught_by("liveness", "turns")
+def looks_for_as_long_as_it_waits() -> list[Edit]:
+    """A look whose answer is lost makes a waiter deaf for the rest of its wait."""
+    return [edit(etcd.EtcdEngine._listen, ("min(now + LOOK_WITHIN, latest)", "latest"))]

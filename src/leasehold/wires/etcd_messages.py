@@ -102,6 +102,11 @@ def put(key: bytes, value: bytes, lease: int) -> bytes:
     return _blob(2, _blob(1, key) + _blob(2, value) + _number(3, lease))
 
 
+def put_if_absent(key: bytes, value: bytes, lease: int) -> bytes:
+    """The same, unless the key is there: an operation that does no harm when it is carried out late, or twice."""
+    return _blob(4, txn([if_created(key, 0)], [put(key, value, lease)], []))
+
+
 def hang(key: bytes, lease: int) -> bytes:
     """The operation that hangs a key on another lease and leaves its value and its creation alone."""
     return _blob(2, _blob(1, key) + _number(3, lease) + _number(5, 1))
@@ -120,6 +125,11 @@ def deleting(request: bytes) -> bytes:
 def if_created(key: bytes, revision: int) -> bytes:
     """The condition that the key was created at this revision; 0: that it does not exist."""
     return _number(2, 1) + _blob(3, key) + _number(5, revision)
+
+
+def if_modified(key: bytes, revision: int) -> bytes:
+    """The condition that the key was last written at this revision."""
+    return _number(2, 2) + _blob(3, key) + _number(6, revision)
 
 
 def if_none_created_since(key: bytes, end: bytes, revision: int) -> bytes:
@@ -243,11 +253,13 @@ class Key(NamedTuple):
     """The revision at which it was created."""
     lease: int
     value: bytes
+    modified: int = 0
+    """The revision at which it was last written."""
 
 
 def _key(data: bytes) -> Key:
     message = Message(data)
-    key = Key(message.blob(1), message.number(2), message.number(6), message.blob(5))
+    key = Key(message.blob(1), message.number(2), message.number(6), message.blob(5), message.number(3))
     if not key.key or key.created <= 0:
         raise Malformed("a key without a name or without a revision")
     return key
