@@ -30,6 +30,8 @@ examples:
       the same with the etcd engine's own code before a model of etcd
 """
 MOST_SHOWN = 10
+NEWEST = 1000
+"""Of so many violations the seeds are looked at each time: more than one portion of histories has."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -78,20 +80,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _explore(console: Console, seeds: range, engine: str, jobs: int, mutation: str | None) -> int:
-    began = time.monotonic()
+    began, shown = time.monotonic(), set[int]()
+
+    def see(so_far: Tally) -> None:
+        """Show what was found at once: there may be an hour to go."""
+        tell(so_far.histories, len(so_far.violations))
+        for seed, violation in so_far.violations[-NEWEST:]:
+            if seed not in shown and len(shown) < MOST_SHOWN:
+                shown.add(seed)
+                console.print(f"[red]✗[/] {violation.judge}: {violation.text}", soft_wrap=True)
+                console.print(f"  replay it:  {replay_command(seed, mutation, engine)}", soft_wrap=True, style="bold")
+
     with telling(len(seeds), console) as tell:
-        tally = explore(
-            seeds,
-            engine=engine,
-            jobs=jobs,
-            mutation=mutation,
-            progress=lambda so_far: tell(so_far.histories, len(so_far.violations)),
-        )
+        tally = explore(seeds, engine=engine, jobs=jobs, mutation=mutation, progress=see)
     console.print(_summary(tally, engine, time.monotonic() - began))
-    for seed in list(dict.fromkeys(seed for seed, _ in tally.violations))[:MOST_SHOWN]:
-        first = next(violation for found, violation in tally.violations if found == seed)
-        console.print(f"[red]✗[/] {first.judge}: {first.text}", soft_wrap=True)
-        console.print(f"  replay it:  {replay_command(seed, mutation, engine)}", soft_wrap=True, style="bold")
     return 1 if tally.violations else 0
 
 

@@ -118,6 +118,7 @@ class ZooKeeper:
             connection.hang_up()
             return
         if session.connection is not None and session.connection is not connection:
+            session.connection.hang_up()  # a request to connect that comes late may take it from one that is in use
             self._drop(session.connection)
         session.connection, connection.session = connection, number
         self.connections[connection] = None
