@@ -271,8 +271,9 @@ def takeover(record: Record) -> Verdict:
     """Once the faults are over, who is first in the queue looks for itself when a lease runs out that nobody ends.
 
     Where processes only died, stopped, or were interrupted, no name lies idle, while somebody alive waits for it, for
-    longer than what a lease lasts, the lock-delay, and a turn for each who stood before the one that has it then and
-    went without it. The tighter twin of `liveness`, whose bound has room for all that bad weather leaves behind.
+    longer than what a lease lasts, the lock-delay, and a turn for each who stood before the one that has it then, or
+    before one who waited and gave up, and went without it. The tighter twin of `liveness`, whose bound has room for all
+    that bad weather leaves behind.
     """
     if not record.kinds <= STILL or record.plan.engine != TABLE.engine:
         return
@@ -281,7 +282,9 @@ def takeover(record: Record) -> Verdict:
         grants = [event for event in record.of(Granted) if event.name == name]
         for since, until in record.idle(name):
             following = next((grant.holder for grant in grants if grant.at >= since), "")
-            turns = record.gone_before(following, name) * TURN / 1_000_000
+            waited = [one for one in record.attempts if one.began.at < until and one.answered > since]
+            asked = {following, *(one.began.holder for one in waited if one.began.name == name)}
+            turns = max(record.gone_before(holder, name) for holder in asked) * TURN / 1_000_000
             allowed = (plan.longest_ttl + plan.lock_delay + turns + SLACK / 1_000_000) * record.slowest + PROMPT
             if until - since > allowed:
                 yield Violation(
