@@ -98,12 +98,6 @@ def shared_slot() -> list[Edit]:
     ]
 
 
-@_caught_by("liveness")
-def forgotten_while_asking() -> list[Edit]:
-    """An attempt is forgotten when its session seems over, though a request of it is under way on another one."""
-    return [edit(etcd_sessions.Sessions._retire, ("if place.owed and all(", "if place.uncertain and all("))]
-
-
 @_caught_by("patience")
 def looks_beyond_its_time() -> list[Edit]:
     """A look at what was missed while a watch began is given its time, though the caller's is up."""
