@@ -270,5 +270,25 @@ def test_a_lock_delay_is_kept() -> None:
     assert condemned(*loss, *lease("B.1", 2.5, 2.6, token=2), kinds=("back",), lock_delay=1.0) == []
 
 
+def test_a_lock_delay_is_for_a_lease_that_somebody_was_told_of() -> None:
+    untold: list[Event] = [
+        began(1.0, "A.1", delay=1.0),
+        Granted(1.0, "a", "A.1", 1, "exclusive"),
+        Freed(2.0, "a", "A.1", "lapsed", 3.0),
+    ]
+    taken = lease("B.1", 2.5, 2.6, token=2)
+    given_up, told = NotGot(2.7, "A1", "A.1", "OutcomeUnknown"), Got(1.9, "A1", "A.1", "a", 1, 2.0)
+    assert condemned(*untold, given_up, *taken, lock_delay=1.0) == []
+    assert "lock_delay" in condemned(*untold, told, *taken, lock_delay=1.0)
+    death = Fault(1.5, "crash", "A", 1.5, "")
+    assert condemned(*untold, death, *taken, kinds=("crash",), lock_delay=1.0) == ["lock_delay"]
+    other: list[Event] = [
+        began(0.9, "C.1", delay=1.0),
+        Freed(1.9, "a", "C.1", "lapsed", 2.9),
+        Fault(1.5, "crash", "C", 1.5, ""),
+    ]
+    assert condemned(*other, *untold, given_up, *taken, kinds=("crash",), lock_delay=1.0) == ["lock_delay"]
+
+
 def test_an_algorithm_that_breaks() -> None:
     assert condemned(Broke(1.0, "renewals", "ValueError()"), kinds=("wipe", "back")) == ["soundness"]

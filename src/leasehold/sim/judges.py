@@ -6,6 +6,7 @@ made; those about tokens and fences still are. Whoever judges knows true time; n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -409,12 +410,18 @@ def lock_delay(record: Record) -> Verdict:
     """After a lease that was lost rather than released, its name stays closed for the delay that it asked for.
 
     Lost on the server, or (within assumptions, and if it was exclusive) lost by its holder, whose deadline comes
-    first. Claimed when the server's clock was left alone and its data survived.
+    first. Claimed when the server's clock was left alone and its data survived. Not of a lease that its caller
+    has not been told of, if it lives: nobody works under it yet, and an engine may give it back. Who died cannot.
     """
     if not record.kinds.isdisjoint({"back", "forward", "strobe", "wipe"}):
         return
-    closed: dict[str, Freed] = {}
-    for belief in record.beliefs if within_assumptions(record) else []:
+    if within_assumptions(record):
+        yield from _closed_after_belief(record)
+    yield from _closed_by_the_server(record)
+
+
+def _closed_after_belief(record: Record) -> Verdict:
+    for belief in record.beliefs:
         if belief.reason in (RAN_OUT, HELD_TOO_LONG) and belief.mode == "exclusive" and belief.delay:
             opens = belief.until + belief.delay / 1.005
             for grant in record.of(Granted):
@@ -426,22 +433,25 @@ def lock_delay(record: Record) -> Verdict:
                         f"{belief.holder}, who lost it, was over",
                         (grant.holder, belief.holder),
                     )
-    given_back = {belief.holder for belief in record.beliefs if belief.reason == RELEASED}
+
+
+def _closed_by_the_server(record: Record) -> Verdict:
+    since = {attempt.began.holder: 0.0 if attempt.outcome == CRASHED else math.inf for attempt in record.attempts}
+    since |= {one.holder: math.inf if one.reason == RELEASED else one.since for one in record.beliefs}
+    closed: dict[str, list[Freed]] = {}
     for event in record.events:
-        if isinstance(event, Freed) and event.closed_until and event.holder not in given_back:
-            before = closed.get(event.name)
-            if before is None or before.closed_until < event.closed_until:
-                closed[event.name] = event
-        elif isinstance(event, Granted) and event.name in closed:
-            lost = closed[event.name]
-            if event.at < lost.closed_until - TINY:
-                yield Violation(
-                    "lock_delay",
-                    event.at,
-                    f"{event.holder} was granted {event.name!r} {lost.closed_until - event.at:.3f} s before the "
-                    f"lock-delay of {lost.holder} was over",
-                    (event.holder, lost.holder),
-                )
+        if isinstance(event, Freed) and event.closed_until:
+            closed.setdefault(event.name, []).append(event)
+        elif isinstance(event, Granted):
+            for lost in closed.get(event.name, []):
+                if since.get(lost.holder, 0.0) <= event.at < lost.closed_until - TINY:
+                    yield Violation(
+                        "lock_delay",
+                        event.at,
+                        f"{event.holder} was granted {event.name!r} {lost.closed_until - event.at:.3f} s before the "
+                        f"lock-delay of {lost.holder} was over",
+                        (event.holder, lost.holder),
+                    )
 
 
 def soundness(record: Record) -> Verdict:
