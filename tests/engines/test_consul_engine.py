@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,64 @@ def test_a_release_by_force_ends_every_lease_and_every_place(opened: Open, serve
     granted = engine.take(writer, patience=20.0)
     assert granted.token > token
     engine.release(name, writer.holder)
+
+
+def when_it_has_looked(engine: Driven, happens: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
+    """Let something happen once, between what an engine has read and what it does next."""
+    wire = engine.engine._wire  # type: ignore[attr-defined]
+    looked, still_to_come = wire.entries, [happens]
+
+    async def entries(start: bytes, until: float) -> object:
+        found = await looked(start, until)
+        while still_to_come:
+            still_to_come.pop()()
+        return found
+
+    patch.setattr(wire, "entries", entries)
+
+
+def test_a_release_by_force_closes_a_name_that_was_passed_on_while_the_operator_looked(
+    opened: Open, server: ConsulNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the operator saw was a waiter, whose key may go. By now it is a lease, which must be followed by a delay."""
+    operator, name = opened(), fresh_name()
+    first, second, third = want(name), want(name, delay=1.0), want(name)
+    with closing(Driven(family_at(server.url))) as clients:
+        clients.take(first)
+        assert isinstance(clients.take(second, patience=20.0), Busy)
+
+        def passed_on() -> None:
+            clients.release(name, first.holder)
+            assert isinstance(clients.take(second, patience=20.0), Grant)
+
+        when_it_has_looked(operator, passed_on, monkeypatch)
+        since = time.monotonic()
+        token = operator.force_release(name)
+        while isinstance(answer := clients.take(third, patience=20.0), Busy):
+            time.sleep(0.05)
+        assert time.monotonic() - since >= 0.9
+        assert answer.token > token
+        clients.release(name, third.holder)
+
+
+def test_a_permit_that_is_lost_while_another_ones_remains_are_cleared_away_closes_the_name_too(
+    opened: Open, server: ConsulNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, name = opened(), fresh_name()
+    first, second, third = (want(name, mode="permit", limit=3, delay=delay) for delay in (1.0, 0.3, 0.0))
+    sessions = []
+    for one in (first, second):
+        assert isinstance(engine.take(one), Grant)
+        sessions.append(engine.place(one).session.id)
+    server.ask("PUT", f"session/destroy/{sessions[1]}")
+    assert isinstance(engine.take(third, patience=20.0), Busy)
+    time.sleep(0.4)
+    when_it_has_looked(engine, lambda: server.ask("PUT", f"session/destroy/{sessions[0]}"), monkeypatch)
+    since = time.monotonic()
+    while isinstance(engine.take(third, patience=20.0), Busy):
+        time.sleep(0.05)
+    assert time.monotonic() - since >= 0.9
+    engine.release(name, third.holder)
 
 
 def test_ownership_is_a_condition_that_only_the_holder_meets(server: ConsulNode, tmp_path: Path) -> None:

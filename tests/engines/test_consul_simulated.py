@@ -15,7 +15,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.support.consul_server import ConsulNode, running_consul
 
 from leasehold.sim.consul_model import Consul
-from leasehold.wires.consul import deleting, deleting_all, getting, getting_all, if_on, locking, setting, unlocking
+from leasehold.wires.consul import (
+    Entry,
+    deleting,
+    deleting_as_seen,
+    getting,
+    getting_all,
+    if_on,
+    locking,
+    setting,
+    unlocking,
+)
 from leasehold.wires.consul_address import address_from_url
 
 KEYS = st.sampled_from(["e/1", "e/2", "s/1"])
@@ -76,6 +86,12 @@ class ConsulAndModel(RuleBasedStateMachine):
         self.same_index(real["CreateIndex"], modelled["CreateIndex"])
         self.same_index(real["ModifyIndex"], modelled["ModifyIndex"])
 
+    def seen(self, key: bytes, stale: bool) -> list[Entry]:
+        """A key as both have it now, or as it was before it was changed; or one that is not there."""
+        answers = self.both("GET", f"kv/{key.decode()}?consistent", None)
+        indexes = [found[0]["ModifyIndex"] - stale if status == 200 else 1 for status, found, _ in answers]
+        return [Entry(key, 0, index, "", b"") for index in indexes]
+
     @rule(data=st.data(), length=st.integers(1, 3))
     def transaction(self, data: st.DataObject, length: int) -> None:
         """Any of what the engine asks for, in any order."""
@@ -84,6 +100,7 @@ class ConsulAndModel(RuleBasedStateMachine):
             key = (self.base + data.draw(KEYS)).encode()
             ids = self.ids[data.draw(SESSIONS)]
             kind = data.draw(st.integers(0, 9))
+            seen = self.seen(key, data.draw(st.booleans())) if kind == 9 else [Entry(key, 0, 0, "", b"")] * 2
             for side, session in enumerate(ids):
                 operation = [
                     locking(key, session, b"x"),
@@ -95,7 +112,7 @@ class ConsulAndModel(RuleBasedStateMachine):
                     getting(key),
                     getting_all(self.base.encode()),
                     deleting(key),
-                    deleting_all(self.base.encode() + b"e/"),
+                    deleting_as_seen(seen[side]),
                 ][kind]
                 operations[side].append(json.loads(operation))
         (status, real, _), (_, modelled, _) = self.both("PUT", "txn", *operations)

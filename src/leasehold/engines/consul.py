@@ -26,12 +26,11 @@ from leasehold.wires.consul import (
     LATE,
     MOST_OPERATIONS,
     ConsulWire,
-    Operation,
     Refused,
     asyncio_wire,
     blocking_wire,
     deleting,
-    deleting_all,
+    deleting_as_seen,
     getting,
     if_on,
     setting,
@@ -215,26 +214,32 @@ class ConsulEngine:
         return [name for name in names if name is not None][:limit]
 
     async def force_release(self, name: str, *, until: float) -> int:
-        """End every lease on the name. Waiters lose their places too and queue again, for their tokens are older."""
+        """End every lease on the name. Waiters lose their places too and queue again, for their tokens are older.
+
+        A key is deleted only if it is as it was seen. Else it may have become a lease with a lock-delay since then, or
+        what remains of one: to delete that would open the name at once.
+        """
         folder = self._keys(name).all[0]
+        token = await self._mark(folder, until)
         while True:
             found, _ = await self._wire.entries(folder, until)
-            lasting = [one for one in found if about_in(one.value).delay]
-            if not lasting:
-                return await self._break(folder, [deleting_all(folder)], until)
-            for one in lasting:
-                if one.lease:  # with a lock-delay it has a session of its own, whose end counts as a loss
-                    await self._wire.destroy_session(one.lease, until)
-            gone = [deleting(one.key) for one in found if one not in lasting]
-            token = await self._break(folder, gone[: MOST_OPERATIONS - 2], until)
-            found, _ = await self._wire.entries(folder, until)
-            if not any(one.lease and one.created < token for one in found):
+            older = [one for one in found if one.created < token]
+            lasting = [one for one in older if about_in(one.value).delay]
+            others = [one for one in older if one not in lasting]
+            held = [one.lease for one in lasting if one.lease]
+            if not others and not held:
                 return token
+            others.sort(key=lambda one: -one.created)  # nobody comes to hold it because those before were gone first
+            for start in range(0, len(others), MOST_OPERATIONS):
+                some = [deleting_as_seen(one) for one in others[start : start + MOST_OPERATIONS]]
+                await self._wire.txn(some, until)  # if it is refused, one was changed, and the next look shows how
+            for session in held:  # with a lock-delay it has a session of its own, whose end counts as a loss
+                await self._wire.destroy_session(session, until)
 
-    async def _break(self, folder: bytes, gone: list[Operation], until: float) -> int:
-        """Carry out deletions; returns the index at which that was done."""
+    async def _mark(self, folder: bytes, until: float) -> int:
+        """An index of its own: whatever is created later has a higher one."""
         mark = folder + b"broken"
-        outcome = await self._wire.txn([setting(mark), deleting(mark), *gone], until)
+        outcome = await self._wire.txn([setting(mark), deleting(mark)], until)
         if isinstance(outcome, Refused) or not outcome:
             raise EngineError(f"{self.facts.address} did not carry out a release by force")
         return outcome[0].modified

@@ -63,6 +63,10 @@ class Attempt:
         place.blockade = layout.blockade(self.want.mode, self.want.limit, [one for one in before if one.lease])
         return [one for one in before if not one.lease]
 
+    def judge_written(self, found: Sequence[Entry]) -> list[Entry] | None:
+        """The same, for what a transaction of one's own has found, which does not say as of which index."""
+        return self.judge(found, max((one.modified for one in found), default=0))
+
     def busy(self, ask_again: float = SILENCE) -> Busy:
         """The answer to one who has to wait. How often the incumbent was renewed cannot be seen."""
         oldest = self.place.incumbent
@@ -111,8 +115,7 @@ class Taking:
             if remains is None:
                 remains = await self._join(attempt)
             if place.blockade is None and await self._open(attempt, remains):
-                if await self._claim(attempt):
-                    assert place.token is not None
+                if place.token is not None and await self._claim(attempt):
                     place.waits = False
                     return Grant(place.token, since=place.session.confirmed_at)
                 continue  # its key was gone
@@ -134,8 +137,7 @@ class Taking:
             raise SessionGone("consul has ended the session of a lease with a lock-delay")
         if isinstance(outcome, Refused):
             raise EngineError(f"consul does not let a key be locked that nobody else uses: {outcome.why}")
-        found = outcome[1:]
-        remains = attempt.judge(found, max((one.modified for one in found), default=0))
+        remains = attempt.judge_written(outcome[1:])
         if remains is None:
             raise EngineError("consul does not show the key that it has just written")
         return remains
@@ -145,14 +147,19 @@ class Taking:
         return attempt.judge(found, as_of)
 
     async def _open(self, attempt: Attempt, remains: list[Entry]) -> bool:
-        """Clear away what is left of lost leases; whether their lock-delays are over."""
-        if not remains:
-            return True
-        session = await self._requests.confirm(attempt.place.session, attempt.until, SPENT)
-        for one in remains:
-            operations = [locking(one.key, session, one.value), deleting(one.key)]
-            if isinstance(await self._wire.txn(operations, attempt.until), Refused):
+        """Clear away what is left of lost leases; whether their lock-delays are over.
+
+        Who may hold the name beside others shall not hold it if one of these was lost meanwhile: so each step that
+        clears something away also shows what is left.
+        """
+        left: list[Entry] | None = remains
+        while left:
+            session, oldest = await self._requests.confirm(attempt.place.session, attempt.until, SPENT), left[0]
+            operations = [locking(oldest.key, session, oldest.value), deleting(oldest.key)]
+            outcome = await self._wire.txn([*operations, getting_all(attempt.keys.all[0])], attempt.until)
+            if isinstance(outcome, Refused):
                 return False
+            left = attempt.judge_written(outcome[1:])
         return True
 
     async def _claim(self, attempt: Attempt) -> bool:

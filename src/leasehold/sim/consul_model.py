@@ -192,9 +192,10 @@ class Consul:
     def _carry_out(self, asked: dict[str, Any]) -> list[dict[str, Any]]:
         verb, key = asked["Verb"], asked["Key"]
         stored = self.keys.get(key)
-        if verb in ("delete", "delete-tree"):
-            for name in [name for name in self.keys if name == key or (verb == "delete-tree" and name.startswith(key))]:
-                self._delete(name)
+        if verb == "delete-cas" and stored is not None and stored.modified != asked["Index"]:
+            raise Refused(f'failed to delete key "{key}", index is stale')
+        if verb in ("delete", "delete-cas"):
+            self._delete(key)
             return []
         if verb in ("get", "get-tree"):
             if verb == "get" and stored is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold.engines import consul_requests, consul_sessions, consul_taking
+from leasehold.engines import consul, consul_requests, consul_sessions, consul_taking
 from leasehold.sim.mutating import Edit, Mutation, edit, registrar
 
 CONSUL_MUTATIONS: dict[str, Mutation] = {}
@@ -12,7 +12,7 @@ _caught_by = registrar(CONSUL_MUTATIONS)
 @_caught_by("lock_delay", "given")
 def lock_delay_ignored() -> list[Edit]:
     """What remains of a lost lease is no obstacle: the next one holds the name before the lock-delay is over."""
-    return [edit(consul_taking.Taking._open, ("if not remains:", "if True:"))]
+    return [edit(consul_taking.Taking._open, ("| None = remains", "| None = []"))]
 
 
 @_caught_by("given", "tokens")
@@ -91,5 +91,27 @@ def late_move_not_reckoned_with() -> list[Edit]:
         edit(
             consul_sessions.Sessions.home_for,
             ("unsure = place.uncertain and home is place.session", "unsure = False"),
+        )
+    ]
+
+
+@_caught_by("given", "lock_delay")
+def loss_while_clearing_away() -> list[Edit]:
+    """Who clears away what is left of a lost lease does not see that the one beside it was lost meanwhile."""
+    return [
+        edit(
+            consul_taking.Taking._open,
+            ("left = attempt.judge_written(outcome[1:])", "left = left[1:] if left else None"),
+        )
+    ]
+
+
+@_caught_by("lock_delay")
+def broken_as_it_was_seen_long_ago() -> list[Edit]:
+    """An operator deletes what has become of a key since it was looked at, and opens a name that is closed."""
+    return [
+        edit(
+            consul.ConsulEngine.force_release,
+            ("deleting_as_seen(one) for one in others", "deleting(one.key) for one in others"),
         )
     ]

@@ -110,12 +110,12 @@ def deleting(key: bytes) -> Operation:
     return _operation("delete", key)
 
 
-def deleting_all(start: bytes) -> Operation:
-    """Delete all keys that begin so."""
-    return _operation("delete-tree", start)
+def deleting_as_seen(entry: Entry) -> Operation:
+    """Delete a key, if it is there; refused when it was changed since it was read."""
+    return _operation("delete-cas", entry.key, Index=entry.modified)
 
 
-def _operation(verb: str, key: bytes, **more: str) -> Operation:
+def _operation(verb: str, key: bytes, **more: str | int) -> Operation:
     fields = f'"Verb":"{verb}","Key":{_in_json(key.decode())}'
     for name, value in more.items():
         fields += f',"{name}":{_in_json(value)}'
