@@ -18,6 +18,7 @@ from leasehold.engines.consul import Ownership, ownership
 from leasehold.engines.consul_taking import LONGEST_DELAY
 from leasehold.errors import EngineError, Misuse, OutcomeUnknown
 from leasehold.testing.proxy import Proxy
+from leasehold.wires.consul import MOST_OPERATIONS
 
 Open = Callable[..., Driven]
 
@@ -230,6 +231,17 @@ def test_a_release_by_force_ends_every_lease_and_every_place(opened: Open, serve
     granted = engine.take(writer, patience=20.0)
     assert granted.token > token
     engine.release(name, writer.holder)
+
+
+def test_a_release_by_force_ends_more_than_fits_in_a_transaction(opened: Open, server: ConsulNode) -> None:
+    engine, name = opened(), fresh_name()
+    wants = [want(name) for _ in range(MOST_OPERATIONS + 6)]
+    answers = [engine.take(one, patience=20.0) for one in wants]
+    assert [isinstance(one, Grant) for one in answers] == [True] + [False] * (len(wants) - 1)
+    assert engine.force_release(name) > max(engine.place(one).token or 0 for one in wants)
+    assert server.keys() == []
+    for one in wants:
+        engine.release(name, one.holder)
 
 
 def when_it_has_looked(engine: Driven, happens: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
