@@ -1,7 +1,8 @@
-"""What only MySQL and MariaDB do: names as bytes, and wake-ups by interrupting a sleep in the server."""
+"""What only MySQL and MariaDB do: names as bytes, and wake-ups by interrupting a wait in the server."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -14,7 +15,7 @@ from leasehold.core.engine import Busy, Grant, Renewal, Want
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.mysql import MysqlEngine
 from leasehold.wires import mysql_ear
-from leasehold.wires.mysql_ear import MOST_LETTERS
+from leasehold.wires.mysql_ear import GATE, MOST_LETTERS
 from leasehold.wires.mysql_packets import Answers, Inbox, Nonsense, framed
 from leasehold.wires.sql_table import SCHEMA_VERSION, Request, Statement
 
@@ -83,7 +84,7 @@ def test_a_name_is_taken_while_the_tables_are_still_being_made(mariadb_server: M
 
 
 def test_a_wake_up_that_finds_the_listener_awake_is_not_lost(mariadb_server: MariadbServer) -> None:
-    """The interruption hits nothing there; the next sleep must see the letter, and not be slept."""
+    """The interruption hits nothing there; the next wait must see the letter, and not be waited."""
     with (
         opened(mariadb_server.url, namespace="awake") as engine,
         opened(mariadb_server.url, namespace="awake") as other,
@@ -95,7 +96,7 @@ def test_a_wake_up_that_finds_the_listener_awake_is_not_lost(mariadb_server: Mar
                 run_blocking(other.take(want(name, f"w{number}"), until=soon(other), patience=30.0)), Busy
             )
             if number % 4 == 0:
-                time.sleep(1.1)  # nobody reads, so the listener's sleep has ended, and it was not told to sleep again
+                time.sleep(1.1)  # nobody reads, so the listener's wait has ended, and it was not told to wait again
             assert run_blocking(engine.release(name, "h1", until=soon(engine)))
             assert woken_after(other, name, f"w{number}") < 0.9
             assert isinstance(run_blocking(other.take(want(name, f"w{number}"), until=soon(other))), Grant)
@@ -103,20 +104,21 @@ def test_a_wake_up_that_finds_the_listener_awake_is_not_lost(mariadb_server: Mar
         assert letters < MOST_LETTERS + 4
 
 
-def test_a_sleep_is_not_begun_over_a_letter(mariadb_server: MariadbServer) -> None:
-    """A letter that came between looking and sleeping, whose interruption hit nothing, must end the sleep."""
-    with opened(mariadb_server.url) as engine:
+def test_a_wait_is_not_begun_over_a_letter(mariadb_server: MariadbServer) -> None:
+    """A letter that came between looking and waiting, whose interruption hit nothing, must end the wait."""
+    with opened(mariadb_server.url) as engine, contextlib.closing(mariadb_server.superuser()) as keeper:
         run_blocking(engine.status("a", until=soon(engine)))
+        keeper.query(f"DO GET_LOCK('{GATE}', 5)")
         mariadb_server.sql("INSERT INTO leasehold.leasehold_wake VALUES ('lh:here', 'l1', 'h', 9000000000000000)")
 
-        def slept(letters_known: int) -> float:
+        def waited(letters_known: int) -> float:
             since = time.monotonic()
-            asked = Request(mysql_ear._SLEEP, ("lh:here", letters_known, 1000))
-            run_blocking(engine._ask_all([asked], soon(engine)))
+            asked = Request(mysql_ear._WAIT, ("lh:here", letters_known, GATE, 1))
+            assert run_blocking(engine._ask_all([asked], soon(engine))) == [[(0,)]]
             return time.monotonic() - since
 
-        assert slept(1) >= 0.9
-        assert slept(0) < 0.9
+        assert waited(1) >= 0.9
+        assert waited(0) < 0.9
         mariadb_server.sql("DELETE FROM leasehold.leasehold_wake WHERE address = 'lh:here'")
 
 

@@ -217,7 +217,7 @@ def test_a_server_that_isolates_snapshots_is_asked_again_when_a_row_has_changed(
 def test_a_waiter_that_cannot_be_interrupted_at_once_does_not_keep_who_releases(
     mariadb_server: MariadbServer, world: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The release is committed before it: MariaDB may need seconds to interrupt where many sleep."""
+    """The release is committed before it."""
     with calling(mariadb_server.url, world) as (engine, run):
         run(engine.take(want("n", "h1"), until=soon(engine)))
         assert isinstance(run(engine.take(want("n", "h2"), until=soon(engine), patience=30.0)), Busy)

@@ -55,7 +55,7 @@ def test_a_head_that_nobody_hears_for_is_passed_by(mariadb_server: MariadbServer
             "SELECT address FROM leasehold.leasehold_waiter WHERE holder = %s", SECOND.holder
         )
         run(deaf.close())
-        # The server notices only when the sleep is over that nobody listens there any more.
+        # The server notices only when the wait is over that nobody listens there any more.
         eventually(lambda: mariadb_server.sql("SELECT IS_USED_LOCK(%s)", address) == [(None,)])
         assert isinstance(run(engine.take(THIRD, until=soon(engine), patience=60.0)), Busy)
         assert run(engine.release("n", FIRST.holder, until=soon(engine))) is True

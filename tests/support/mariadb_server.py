@@ -200,8 +200,6 @@ def running_mariadb(*, files: Mapping[str, Path] | None = None, **settings: str)
 
 
 TABLES = ("meta", "lease", "seat", "waiter", "wake", "session")
-WAKES_AT_ONCE = False
-"""Two interruptions at one moment hold each other up in MariaDB, for two seconds: docs/engines/mysql.md says so."""
 INTERRUPTIONS = 50
 
 
@@ -214,7 +212,7 @@ def under_contract(scheme: str) -> Iterator[EngineUnderTest]:
 
     given = servers.given_url("mysql") or servers.given_url("mariadb")
     if given:
-        yield EngineUnderTest(url=of_scheme(given), interruptions=INTERRUPTIONS, wakes_at_once=WAKES_AT_ONCE)
+        yield EngineUnderTest(url=of_scheme(given), interruptions=INTERRUPTIONS)
         return
     with running_mariadb() as server:
 
@@ -233,5 +231,4 @@ def under_contract(scheme: str) -> Iterator[EngineUnderTest]:
             address=("127.0.0.1", server.port),
             url_at=lambda host, port: of_scheme(server.url_at(host, port)),
             interruptions=INTERRUPTIONS,
-            wakes_at_once=WAKES_AT_ONCE,
         )

@@ -1,7 +1,7 @@
 """MySQL and MariaDB: leases in tables, by the database's clock, with no connection held between requests.
 
 Taking a free name is one statement, and so is giving it back; between waiters each is one round trip. There is no
-NOTIFY here: waiters are woken by interrupting a connection of theirs that sleeps in the server
+NOTIFY here: waiters are woken by interrupting a connection of theirs that waits in the server
 (`leasehold.wires.mysql_ear`).
 """
 

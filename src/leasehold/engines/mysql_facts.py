@@ -42,7 +42,7 @@ _LEASE: Final = Guarantee(
         "clocks within a few milliseconds. With asynchronous replicas, grants of the last moments may be lost."
     ),
     proxies=(
-        "A proxy must keep one session for each connection: sessions are set up, and a listener sleeps in one. Never "
+        "A proxy must keep one session for each connection: sessions are set up, and a listener waits in one. Never "
         "let it spread requests over several servers. In a Galera or group-replication cluster all programs must use "
         "the same node: row locks and wake-ups end at the node."
     ),

@@ -1,7 +1,7 @@
 """The lease mode of MySQL and MariaDB in the simulated world: the engine's own code before a model of its tables.
 
 As for PostgreSQL, but for what differs: a failed statement ends no transaction, a statement's clock stands still, and
-who waits is woken by a letter and by the interruption of a connection that sleeps in the server.
+who waits is woken by a letter and by the interruption of a connection that waits for a lock which another one keeps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 from leasehold.engines.mysql import MysqlEngine, MysqlFamily
-from leasehold.sim.mysql_model import MysqlDatabase, MysqlTransaction, Sleeping
+from leasehold.sim.mysql_model import AtGate, MysqlDatabase, MysqlTransaction
 from leasehold.sim.network import Link
 from leasehold.sim.postgres import SimListener
 from leasehold.sim.sockets import SimSockets
@@ -19,7 +19,7 @@ from leasehold.sim.sql_lines import SimLine, connected
 from leasehold.sim.sql_rows import Backend, RowsSite
 from leasehold.sim.world import SimWorld
 from leasehold.wires.mysql import MysqlWire
-from leasehold.wires.mysql_ear import SILENCE, ListeningLine
+from leasehold.wires.mysql_ear import SILENCE, Gate, ListeningLine
 from leasehold.wires.mysql_errors import INTERRUPTED
 from leasehold.wires.mysql_packets import Answers, SqlError
 from leasehold.wires.mysql_tables import LOCK_TIMEOUT, STALL
@@ -29,6 +29,8 @@ from leasehold.wires.sql_pool import Pool
 from leasehold.wires.sql_table import Request, Row
 
 TARGET: Final = target_from_url("mysql://worker@one/shop")
+GATE: Final = ("", "")
+"""Where connections wait that wait for the gate: no row has this key."""
 
 
 class MysqlBackend(Backend):
@@ -40,38 +42,63 @@ class MysqlBackend(Backend):
         super().__init__(site, answer)
         self.transaction = MysqlTransaction()
         self.address = ""
-        self._asleep = False
+        self._is_at_gate, self._interruptions, self._silence = False, 0, SILENCE
+
+    @property
+    def _own(self) -> MysqlDatabase:
+        return cast(MysqlDatabase, self._database)
 
     def ask(self, requests: Sequence[Request]) -> None:
         """Carry out statements."""
-        if requests[0].statement.name == "listen":
-            self.address = str(requests[0].values[0])
-            cast(MysqlDatabase, self._database).ears[self.address] = self
-            self._rest()
-            self._answer([[(1,)]])
+        name, values = requests[0].statement.name, requests[0].values
+        if name == "listen":
+            self._begin_to_listen(str(values[0]))
         elif self.address:
+            if name == "keep_gate":
+                self._silence = cast(int, values[0])
             self._turn += 1
             self._asked = list(requests)
             self._listen_on()
         else:
             super().ask(requests)
 
+    def _begin_to_listen(self, address: str) -> None:
+        self.address, self._own.ears[address] = address, self
+        keeps_gate = self._own.keeper is None
+        if keeps_gate:
+            self._own.keeper = self
+        self._rest()
+        self._answer([[(1, int(keeps_gate))]])
+
     def _listen_on(self) -> None:
         while self._asked:
             request = self._asked.pop(0)
             try:
                 rows = self._database.carry_out(self.transaction, request)
-            except Sleeping as sleeping:
+            except AtGate as waits:
                 self.transaction.began = None  # type: ignore[attr-defined]
-                self._asleep = True
-                self._site.later(sleeping.seconds, partial(self._wake_up, self._turn, None))
+                self._is_at_gate = True
+                self._site.wait_for(GATE, self)
+                self._site.later(waits.seconds, partial(self._leave_gate, self._turn, [(0,)]))
                 return
             self._piece(rows, None)
 
-    def _wake_up(self, turn: int, error: SqlError | None) -> None:
-        if self._asleep and turn == self._turn and not self.is_over:
-            self._asleep = False
-            self._piece([(0,)], error)
+    def _leave_gate(self, turn: int, rows: list[Row], error: SqlError | None = None) -> None:
+        if self._is_at_gate and turn == self._turn and not self.is_over:
+            self._is_at_gate = False
+            self._site.stop_waiting(self)
+            self._piece(rows, error)
+
+    def go_on(self) -> None:
+        """What it waited for may be had: a row, or the gate, which goes to the first that comes."""
+        if not self.address:
+            super().go_on()
+        elif self._is_at_gate and not self.is_over:
+            if self._own.keeper is None:
+                self._own.keeper = self
+                self._leave_gate(self._turn, [(1,)])
+            else:
+                self._site.wait_for(GATE, self)
 
     def _piece(self, rows: list[Row], error: SqlError | None) -> None:
         """Send one answer of several."""
@@ -79,12 +106,14 @@ class MysqlBackend(Backend):
         if is_last:
             self._rest()
             turn = self._turn
-            self._site.later(SILENCE, lambda: self.end() if turn == self._turn else None)
+            self._site.later(self._silence, lambda: self.end() if turn == self._turn else None)
         self._answer((rows, error, is_last))
 
     def interrupt(self) -> None:
-        """KILL QUERY: ends what it does, if it does anything."""
-        self._wake_up(self._turn, SqlError(INTERRUPTED, "Query execution was interrupted"))
+        """KILL QUERY: ends what it does, if it does anything. The client sees an error, or a lock of NULL."""
+        self._interruptions += 1
+        error = SqlError(INTERRUPTED, "Query execution was interrupted") if self._interruptions % 2 else None
+        self._leave_gate(self._turn, [(None,)], error)
 
 
 class MysqlSite(RowsSite):
@@ -105,8 +134,12 @@ class MysqlSite(RowsSite):
         return MysqlBackend(self, answer)
 
     def deaf(self, backend: MysqlBackend) -> None:
-        """Its lock is free."""
-        cast(MysqlDatabase, self.database).ears.pop(backend.address, None)
+        """Its locks are free."""
+        database = cast(MysqlDatabase, self.database)
+        database.ears.pop(backend.address, None)
+        if database.keeper is backend:
+            database.keeper = None
+            self._freed(GATE)
 
 
 class SimMysqlLine(SimLine):
@@ -141,6 +174,10 @@ class SimMysqlListener(SimListener):
         listening.line.news = partial(self._read, ear)
         self._read(ear)
 
+    def _lose(self, ear: Ear) -> None:
+        cast(SimListeningLine, ear.line).line.news = lambda: None
+        super()._lose(ear)
+
 
 class SimListeningLine(ListeningLine):
     """The engine's own, over a simulated connection."""
@@ -159,23 +196,19 @@ class SimMysqlWire(MysqlWire):
     def __init__(self, sockets: SimSockets, site: MysqlSite, link: Link) -> None:
         self.world = sockets.world
         self._own, self._site, self._link = sockets, site, link
-        self._pool = cast(Any, Pool(cast(Any, sockets), self._connected, TARGET.address))
+        self._target, self._gate = TARGET, Gate()
+        self._pool = cast(Any, Pool(cast(Any, sockets), self._connect, TARGET.address))
         self._listener = SimMysqlListener(cast(Any, sockets), self._open_ear)
         self.lend, self.give_back = self._pool.lend, self._pool.give_back
-        self._lines: list[SimMysqlLine] = []
 
-    async def _connected(self, until: float) -> SimMysqlLine:
+    async def _connect(self, until: float) -> Any:
         await connected(self._own.world, self._site, self._link, TARGET.address, until)
-        line = SimMysqlLine(self._own.world, self._site, self._link, TARGET.address)
-        self._lines.append(line)
-        return line
+        return SimMysqlLine(self._own.world, self._site, self._link, TARGET.address)
 
-    async def _open_ear(self, until: float) -> Ear:
-        line = await self._connected(until)
+    async def _listening(self, line: Any, until: float) -> ListeningLine | None:
         self._site.listeners += 1
         nonce = f"{self._site.listeners:032x}"
-        listener = await SimListeningLine.open(cast(Any, line), nonce, TARGET.address, until)
-        return Ear(cast(Any, listener), listener.address)
+        return await SimListeningLine.open(line, nonce, TARGET.address, self._gate, until)
 
 
 class SimMysqlFamily(MysqlFamily):

@@ -1,7 +1,8 @@
 """What MySQL and MariaDB do with the statements of their engine, where that is not what PostgreSQL does.
 
 The clock stands still within a statement, also while the statement waits for a row. A statement that changes rows
-answers how many. Who listens sleeps in the server, and is told by a letter in a table and an interruption.
+answers how many. Who listens waits in the server for a lock that somebody keeps, and is told by a letter in a table
+and an interruption.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from leasehold.wires.sql_table import Request, Row
 NONE_CHANGED: list[Row] = [(0, 0)]
 
 
-class Sleeping(Exception):
-    """The connection sleeps in the server."""
+class AtGate(Exception):
+    """The connection waits for the lock that another one keeps."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -48,7 +49,7 @@ class MysqlTransaction(Transaction):
         self.changed = 0
         """How many rows its last statement has changed."""
         self.ear: str | None = None
-        """Whose sleep is to be interrupted."""
+        """Whose wait is to be interrupted."""
 
 
 class MysqlDatabase(Database):
@@ -61,6 +62,8 @@ class MysqlDatabase(Database):
         """Holder and time of each letter, by its address and its own name."""
         self.ears: dict[str, Any] = {}
         """The connections that hold the lock of an address."""
+        self.keeper: Any = None
+        """The connection that keeps the gate."""
 
     def _statement_clock(self) -> int:
         return self._now
@@ -161,10 +164,17 @@ class MysqlDatabase(Database):
     def _letters(self, _transaction: Transaction, address: str) -> list[Row]:
         return [(letter, holder) for (at, letter), (holder, _) in sorted(self.letters.items()) if at == address]
 
-    def _sleep(self, _transaction: Transaction, address: str, known: int, seconds: int) -> list[Row]:
+    def _wait_at_gate(self, _transaction: Transaction, address: str, known: int, _gate: str, seconds: int) -> list[Row]:
+        if self.keeper is None:
+            self.keeper = self.ears[address]
+        if self.keeper is self.ears[address]:
+            return [(1,)]
         if sum(at == address for at, _ in self.letters) > known:
             return [(0,)]
-        raise Sleeping(seconds)
+        raise AtGate(seconds)
+
+    def _keep_gate(self, _transaction: Transaction, _seconds: int) -> list[Row]:
+        return [(0, 0)]
 
     def _take_away(self, _transaction: Transaction, address: str, letters: str) -> list[Row]:
         gone = [key for key in self.letters if key[0] == address and key[1] in letters.split(",")]

@@ -58,7 +58,7 @@ def turn_of_another_taken() -> list[Edit]:
 
 @_caught_by("handover", "turns", "liveness")
 def letter_without_an_interruption() -> list[Edit]:
-    """Who frees a name leaves a letter, and lets its reader sleep on."""
+    """Who frees a name leaves a letter, and lets its reader wait on."""
     return [
         edit(mysql.MysqlEngine._nudges, ("[self._post.interrupt(place.address)]", "[]")),
         edit(mysql.MysqlEngine._release_to_next, (", END, interrupt]", ", END]")),
@@ -71,9 +71,15 @@ def interruption_taken_for_news() -> list[Edit]:
     return [
         edit(
             mysql_ear.ListeningLine._go_on,
-            ("self._sleep()", "self._sleep() if error is None else None"),
+            ("self._wait()", "self._wait() if error is None else None"),
         )
     ]
+
+
+@_caught_by("handover", "turns", "liveness")
+def lock_of_null_not_expected() -> list[Edit]:
+    """The same where the server tells of an interruption by a lock of NULL instead of an error."""
+    return [edit(mysql_ear.ListeningLine._go_on, ("self._wait()", "self._wait() if rows != [[(None,)]] else None"))]
 
 
 @_caught_by("handover", "turns", "liveness")

@@ -57,8 +57,6 @@ class EngineUnderTest:
     """At how many points each kind of use is interrupted, evenly spread; None: at every one."""
     turn: float = 2.0
     """For how long a waiter that died or hangs may hold up those behind it, in seconds, when its TTL is ten."""
-    wakes_at_once: bool = True
-    """Whether waiters for two names can be woken at the same moment without holding each other up."""
     slack: float = 0.5
     """How much later than promised things may happen because of the machine that runs the tests, in seconds.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leasehold.errors import EngineError, EngineUnavailable
 from leasehold.wires.mysql_dial import Dialer
-from leasehold.wires.mysql_ear import ListeningLine
+from leasehold.wires.mysql_ear import Gate, ListeningLine
 from leasehold.wires.mysql_line import Line
 from leasehold.wires.mysql_tables import Tables
 from leasehold.wires.mysql_target import Target
@@ -38,15 +38,30 @@ class MysqlWire(PooledWire[Line]):
 
     def __init__(self, target: Target, label: str, sockets: Sockets, listener: type[Listener]) -> None:
         super().__init__(target.address, sockets, listener)
+        self._gate = Gate()
         self._target, self._dialer, self._tables = target, Dialer(target, sockets, label), Tables(target.address)
 
     async def _connect(self, until: float) -> Line:
         return await connected_line(self._target, self._dialer, self._tables, until)
 
     async def _open_ear(self, until: float) -> Ear:
-        line = await self._connect(until)
-        listener = await ListeningLine.open(line, self.world.nonce(), self._target.address, until)
-        return Ear(listener, listener.address)
+        while True:
+            listener = await self._listening(await self._connect(until), until)
+            if listener is not None:
+                return Ear(listener, listener.address)
+
+    async def _listening(self, line: Line, until: float) -> ListeningLine | None:
+        return await ListeningLine.open(line, self.world.nonce(), self._target.address, self._gate, until)
+
+    async def close(self) -> None:
+        """Close connections. Who needs one later gets one for a single step."""
+        await super().close()
+        self._gate.close()
+
+    def forked(self) -> None:
+        """Let go of every inherited connection without a word to the server."""
+        super().forked()
+        self._gate.let_go()
 
 
 def blocking_wire(target: Target, label: str) -> MysqlWire:

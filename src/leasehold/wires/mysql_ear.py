@@ -1,16 +1,20 @@
-"""Hearing wake-ups on a server that cannot notify: a connection sleeps in the server, and who has news interrupts it.
+"""Hearing wake-ups on a server that cannot notify: a connection waits in the server, and who has news interrupts it.
 
 The connection of an engine that listens holds a lock of the server (GET_LOCK) under a name that only it has: its
 address. Who wakes somebody there leaves a letter, with the transaction that frees the name, and then interrupts the
-sleep of whoever holds that lock (KILL QUERY). If nobody holds it, nobody hears there any more.
+wait of whoever holds that lock (KILL QUERY). If nobody holds it, nobody hears there any more.
 
-An interruption that comes between two sleeps is lost. So the statement that sleeps looks for letters first: a letter
+What a listener waits for is another lock of that kind, the gate, which is the same for all and never opens: some
+connection keeps it, and does nothing else. Not in SLEEP: all sleeps of a MariaDB share one mutex, and two interruptions
+at one moment hold each other up there for two seconds. When the keeper is gone the server gives the gate to one of
+those who wait for it. That one keeps it from then on, and its engine listens on another connection.
+
+An interruption that comes between two waits is lost. So the statement that waits looks for letters first: a letter
 that was committed before it began is seen by it, and an interruption after that ends it.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
 from typing import Final
 
@@ -21,14 +25,14 @@ from leasehold.wires.postgres_errors import cut_off, nonsense
 from leasehold.wires.sql_listen import SOMEBODY
 from leasehold.wires.sql_table import Request, Statement
 
-NAPS_MS: Final = (770, 910, 830, 970)
-"""For how long the server sleeps at a time, in milliseconds and in turn: who was not interrupted looks for letters
-then, and a listener whose process is gone is not listened for much longer.
-
-They differ, and a turn of a queue is no multiple of any: MariaDB has one mutex for all that sleep, and an interruption
-that finds it taken lasts two seconds, in which nobody else is interrupted. Those who then take turns by the clock would
-meet each other again, and again.
-"""
+NAP: Final = 1
+"""For how long a listener waits at a time, in whole seconds: who was not interrupted looks for letters then, and a
+listener whose process is gone is not listened for much longer."""
+GATE: Final = "leasehold:gate"
+"""The lock that all listeners wait for, in whatever database of the server they are."""
+KEPT_FOR: Final = 86_400
+"""After how long without a word the server lets go of who keeps the gate, in seconds. It need not be there to keep it:
+should it be lost without the server's notice, it goes on keeping the gate, which is all that is wanted."""
 SILENCE: Final = 10
 """After how long without a word the server lets go of a listener, in seconds."""
 MOST_LETTERS: Final = 16
@@ -36,11 +40,14 @@ MOST_LETTERS: Final = 16
 KEEP_LETTERS: Final = 60_000_000
 """After so long nobody comes for a letter any more, in microseconds."""
 _ADDRESS: Final = re.compile(r"lh:[0-9a-f]{32}", re.ASCII)
-_OPEN: Final = written("listen", "SET SESSION wait_timeout = $2; SELECT GET_LOCK($1, 0)")
+_OPEN: Final = written("listen", "SET SESSION wait_timeout = $2; SELECT GET_LOCK($1, 0), GET_LOCK($3, 0)")
+_KEEP: Final = Request(written("keep_gate", "SET SESSION wait_timeout = $1"), (KEPT_FOR,))
 _LETTERS: Final = written("letters", "SELECT letter, holder FROM leasehold_wake WHERE address = $1")
-_SLEEP: Final = written(
-    "sleep", "SELECT SLEEP(IF((SELECT COUNT(*) FROM leasehold_wake WHERE address = $1) > $2, 0, $3 / 1000))"
+_WAIT: Final = written(
+    "wait_at_gate",
+    "SELECT GET_LOCK($3, IF((SELECT COUNT(*) FROM leasehold_wake WHERE address = $1) > $2, 0, $4))",
 )
+_TIME_IS_UP, _GATE_IS_OURS = [(0,)], [(1,)]
 _TAKE_AWAY: Final = written("take_away", "DELETE FROM leasehold_wake WHERE address = $1 AND FIND_IN_SET(letter, $2)")
 
 _LEAVE_LETTER: Final = """
@@ -49,7 +56,7 @@ SELECT $1, $2, $3, {now} FROM DUAL WHERE IS_USED_LOCK($1) IS NOT NULL
 """
 _INTERRUPT: Final = "KILL QUERY IS_USED_LOCK($1)"
 # The same for whoever is the head of a name's queue, just behind the statement that has freed the name, if it has. A
-# variable carries from one statement to the next whose sleep is to be interrupted.
+# variable carries from one statement to the next whose wait is to be interrupted.
 _FIND_HEAD: Final = """
 SET @leasehold_ear = IF(ROW_COUNT() = 1, (
     SELECT IF(address LIKE 'lh:%' AND IS_USED_LOCK(address) IS NOT NULL, address, NULL) FROM leasehold_waiter
@@ -84,11 +91,11 @@ class Post:
         return Request(self._leave, (address, letter, holder)) if _ADDRESS.fullmatch(address) else None
 
     def interrupt(self, address: str) -> Request:
-        """Ends the listener's sleep."""
+        """Ends the listener's wait."""
         return Request(self._interrupt, (address,))
 
     def to_head(self, namespace: str, name: str, letter: str) -> tuple[Request, Request, Request]:
-        """For the head of a name's queue: finds its listener, leaves a letter, and behind the commit ends its sleep."""
+        """For the head of a name's queue: finds its listener, leaves a letter, and behind the commit ends its wait."""
         key = (namespace, name)
         return Request(self._find_head, key), Request(self._leave_for_head, (*key, letter)), self._interrupt_head
 
@@ -97,48 +104,77 @@ class Post:
         return Request(self._drop, (address, letter))
 
 
-class ListeningLine:
-    """A connection that sleeps in the server, and is asked for news whenever its socket has something."""
+class Gate:
+    """The connection that keeps the gate, where it is one of this engine's."""
 
-    def __init__(self, line: Line, address: str) -> None:
-        self._line, self.address = line, address
+    def __init__(self) -> None:
+        self._keeper: Line | None = None
+
+    def keep(self, line: Line) -> None:
+        """Have a connection keep the gate that the server has given to it; raises `OSError` when it broke."""
+        self.close()  # whatever was kept by another one is not any more
+        self._keeper = line
+        line.send_now([_KEEP])
+
+    def close(self) -> None:
+        """Close the connection; somebody else will keep the gate."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()
+
+    def let_go(self) -> None:
+        """Close this process's end only: after a fork the parent goes on keeping it."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.let_go()
+
+
+class ListeningLine:
+    """A connection that waits in the server, and is asked for news whenever its socket has something."""
+
+    def __init__(self, line: Line, address: str, gate: Gate) -> None:
+        self._line, self.address, self._gate = line, address, gate
+        self._keeps_gate = False
         self._seen: set[str] = set()
         """Letters that were read and are still there."""
         self._taken_away: list[str] = []
         self._answers = Answers()
-        self._naps = itertools.cycle(NAPS_MS)
 
     @classmethod
-    async def open(cls, line: Line, nonce: str, where: str, until: float) -> ListeningLine:
-        """Make a listener of a connection."""
-        address = f"lh:{nonce}"
-        listener = cls(line, address)
+    async def open(cls, line: Line, nonce: str, where: str, gate: Gate, until: float) -> ListeningLine | None:
+        """Make a listener of a connection; None when nobody kept the gate, and this connection does so instead."""
+        listener = cls(line, f"lh:{nonce}", gate)
         try:
-            rows = await line.ask(Request(_OPEN, (address, SILENCE)), until, commits=False)
-            if rows != [(1,)]:
-                raise nonsense(rows, where)
-            listener._sleep()
+            listens = await listener._begin(where, until)
         except OSError:
             line.close()
             raise cut_off(where, commits=False) from None
         except BaseException:
             line.close()
             raise
-        return listener
+        return listener if listens else None
+
+    async def _begin(self, where: str, until: float) -> bool:
+        """Wait for the first time; returns whether there is something to wait for."""
+        rows = await self._line.ask(Request(_OPEN, (self.address, SILENCE, GATE)), until, commits=False)
+        if rows not in ([(1, 0)], [(1, 1)]):
+            raise nonsense(rows, where)
+        if rows == [(1, 1)]:
+            self._gate.keep(self._line)
+            return False
+        self._wait()
+        return True
 
     @property
     def socket(self) -> int:
         """The number of its socket."""
         return self._line.stream.number
 
-    def _sleep(self) -> None:
-        """Look for letters, and sleep if there are none that are not known yet."""
+    def _wait(self) -> None:
+        """Look for letters, and wait if there are none that are not known yet."""
         taken_away = sorted(self._seen) if len(self._seen) >= MOST_LETTERS else []
         left = len(self._seen) - len(taken_away)
-        requests = [
-            Request(_LETTERS, (self.address,)),
-            Request(_SLEEP, (self.address, left, next(self._naps))),
-        ]
+        requests = [Request(_LETTERS, (self.address,)), Request(_WAIT, (self.address, left, GATE, NAP))]
         if taken_away:
             requests.insert(0, Request(_TAKE_AWAY, (self.address, ",".join(taken_away))))
         self._taken_away, self._answers = taken_away, Answers()
@@ -147,7 +183,7 @@ class ListeningLine:
     def notifications(self) -> list[tuple[str, str]]:
         """Read what the socket has; returns addresses and holders, and raises `ConnectionError` when it broke.
 
-        Who has ended the sleep may have done so for anybody here: whom for is in a letter, which is asked for then.
+        Who has ended the wait may have done so for anybody here: whom for is in a letter, which is asked for then.
         """
         heard: list[tuple[str, str]] = []
         try:
@@ -174,17 +210,34 @@ class ListeningLine:
         return [(self.address, holder) for _, holder in new]
 
     def _go_on(self) -> bool:
-        """Sleep again; returns whether somebody has ended the last sleep."""
-        error = self._answers.error
+        """Wait again; returns whether somebody has ended the last wait.
+
+        An interruption is an error or, where it meets nothing but the wait, a lock of which the server cannot say
+        whether it was had (NULL).
+        """
+        error, rows = self._answers.error, self._answers.results[-1:]
         if error is not None and error.code != INTERRUPTED:
             raise ConnectionError(error.words)
-        self._sleep()
-        return error is not None
+        if error is None and rows == [_GATE_IS_OURS]:
+            self._keep_gate()
+        self._wait()
+        return error is not None or rows != [_TIME_IS_UP]
+
+    def _keep_gate(self) -> None:
+        """Who listens here does so on another connection from now on.
+
+        This one still holds its address: who frees a name meanwhile does not pass by those who are about to ask again.
+        """
+        self._keeps_gate = True
+        self._gate.keep(self._line)
+        raise ConnectionError("it keeps the gate from now on")
 
     def close(self) -> None:
         """Close the connection, which lets go of the lock."""
-        self._line.close()
+        if not self._keeps_gate:
+            self._line.close()
 
     def let_go(self) -> None:
         """Close this process's end only: after a fork the parent goes on using the connection."""
-        self._line.let_go()
+        if not self._keeps_gate:
+            self._line.let_go()

@@ -31,7 +31,7 @@ NUDGE: Final = "nudge"
 QUEUE: Final = "queue"
 """The name of a statement that waits for others."""
 NUDGED_WITHIN: Final = 0.1
-"""For so long a nudge is waited for, in seconds. MariaDB needs up to two where many sleep and are nudged at once."""
+"""For so long a nudge is waited for, in seconds. MariaDB needs 0.05 where it meets the end of what it interrupts."""
 
 
 class Line:

@@ -83,10 +83,7 @@ async def test_a_waiter_that_died_or_hangs_costs_the_others_its_turn_and_no_more
         await asyncio.gather(*waiting[name])
         return boot_clock() - released_at
 
-    if stage.engine.wakes_at_once:
-        took = await asyncio.gather(*(hand_over(name) for name in held))
-    else:
-        took = [await hand_over(name) for name in held]
+    took = await asyncio.gather(*(hand_over(name) for name in held))
     assert max(took) <= stage.engine.turn + 0.5 + stage.slack, "only one turn was to be missed"
     stopped.thaw()
     assert (await late)["token"] > held[hung].token, "it gets its lease late, and not in vain"
