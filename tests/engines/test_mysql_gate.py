@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -85,6 +86,23 @@ def test_one_connection_keeps_the_gate_for_all(own_server: MariadbServer) -> Non
         assert keeper(own_server) in own_server.connections()
     eventually(lambda: not own_server.connections())
     assert keeper(own_server) is None
+
+
+def test_a_forked_child_does_not_say_goodbye_for_the_keeper(own_server: MariadbServer) -> None:
+    with opened(own_server.url) as engine:
+        assert isinstance(run_blocking(engine.take(want("a", "h1"), until=soon(engine))), Grant)
+        queued(engine, "a", "h2")
+        before = keeper(own_server)
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                engine.forked()
+                run_blocking(engine.close())
+            os._exit(0)
+        os.waitpid(child, 0)
+        time.sleep(0.1)
+        assert before is not None
+        assert keeper(own_server) == before
 
 
 @pytest.mark.parametrize("world", ["blocking", "asyncio"])
