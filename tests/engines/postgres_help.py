@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from tests.support.postgres_server import PASSWORD, PostgresServer
 
-from leasehold.core.engine import Busy, Engine, Renewal, Want
+from leasehold.core.engine import Busy, Engine, Grant, Renewal, Want
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.postgres import PostgresEngine, PostgresFamily, open_engine
 from leasehold.wires.postgres_target import target_from_url
@@ -100,6 +100,10 @@ class Caller:
         started = self.engine.world.now()
         self._run(self.engine.wait(wanted, started + seconds))
         return self.engine.world.now() - started
+
+    def handed(self, wanted: Want, seconds: float) -> Grant | None:
+        """Wait for a wake-up; returns what came with it."""
+        return self._run(self.engine.wait(wanted, self.engine.world.now() + seconds))
 
 
 @contextlib.contextmanager

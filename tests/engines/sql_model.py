@@ -63,12 +63,24 @@ class EngineAndTable(RuleBasedStateMachine):
         self.entries: dict[str, Entry] = {}
         self.base = 0
         self.clock_was_set_back = self.was_crowded = False
+        self.handed = 0
 
     def entry(self, name: str) -> Entry:
         return self.entries.setdefault(name, Entry(token=self.base))
 
     def expect_wake(self, place: table.Place | None) -> None:
         assert self.heard() == ([place.holder] if place else [])
+
+    def expect_to_be_passed_on(self, entry: Entry, place: table.Place | None) -> None:
+        """The server may hand the name over only where the lease table may; it need not, on its long way."""
+        heard = self.heard()
+        if place is not None and heard and " " in heard[0]:
+            token = table.hand_over(entry, place, self.clock.micros, self.clock.micros)
+            assert token is not None, "who has waited for longer has to come for the name"
+            assert heard == [f"{place.holder} {token}"]
+            self.handed += 1
+            return
+        assert heard == ([place.holder] if place else [])
 
     @rule(
         name=NAMES,
@@ -145,7 +157,17 @@ class EngineAndTable(RuleBasedStateMachine):
     def release(self, name: str, holder: str) -> None:
         expected = table.release(self.entry(name), holder, self.clock.micros)
         assert run_blocking(self.engine.release(name, holder, until=soon(self.engine))) == expected.held
-        self.expect_wake(expected.wake)
+        self.expect_to_be_passed_on(self.entry(name), expected.wake)
+
+    @rule(name=NAMES, ttl=TTLS, delay=st.sampled_from([0.0, 3.0]), waited=st.sampled_from([1, 6_249, 6_250, 249_999]))
+    def who_has_just_asked_is_next(self, name: str, ttl: float, delay: float, waited: int) -> None:
+        """Somebody holds the name, others queue, and a moment later it is given back."""
+        for number in range(3):
+            wanted = Want(name, f"p{number}", ttl, "exclusive", 1, delay, f"p{number}@x")
+            self.take_both(wanted, 100.0)
+        self.time_passes(waited)
+        self.release(name, "p0")
+        self.release(name, "p1")
 
     @rule(name=NAMES)
     def serve_head(self, name: str) -> None:

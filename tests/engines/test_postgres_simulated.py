@@ -50,6 +50,7 @@ class Wire:
 
     def __init__(self, database: Database) -> None:
         self.world, self._database = BlockingWorld(), database
+        self._awaited: set[str] = set()
 
     async def lend(self, until: float) -> Line:
         assert until > 0
@@ -68,10 +69,15 @@ class Wire:
         assert holder
         assert patience > 0
         assert until > 0
+        self._awaited.add(holder)
         return self.address
+
+    def awaits(self, holder: str) -> bool:
+        return holder in self._awaited
 
     def ignore(self, holder: str) -> None:
         assert holder
+        self._awaited.discard(holder)
 
 
 class EngineAndTable(sql_model.EngineAndTable):

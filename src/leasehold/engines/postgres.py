@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from leasehold.core.engine import Purpose, Renewal, Want
-from leasehold.core.table import LATENESS, SLACK, Place
+from leasehold.core.table import Ask, Place, Refused, Seat
 from leasehold.engines.family import WiredFamily
 from leasehold.engines.postgres_facts import SETTINGS, lease_facts, warn_if_weak
+from leasehold.engines.postgres_queue_sql import queue_statements
 from leasehold.engines.postgres_session import PostgresSessionFamily
 from leasehold.engines.postgres_transaction import lock_in_transaction, lock_in_transaction_async
 from leasehold.engines.sense import sensible
@@ -62,48 +63,6 @@ RETURNING token, holder
 _RELEASE_ALONE: Final = """
 UPDATE {prefix}lease SET holder = NULL, turn_since = {now}
 WHERE namespace = $1 AND name = $2 AND holder = $3 AND crowd = 0 AND expires > {now}{lazily} RETURNING 1
-"""
-_LOCK: Final = "SELECT {what} FROM {prefix}lease WHERE namespace = $1 AND name = $2 FOR UPDATE"
-# Both come after a statement that locks the row: so they see the queue as it is, and nobody else changes it meanwhile.
-_HEAD: Final = """
-head AS MATERIALIZED (
-    SELECT holder, mode, most, since, until, address, about FROM {prefix}waiter
-    WHERE namespace = $1 AND name = $2 AND until > {now} ORDER BY seq LIMIT 1
-)"""
-_CROWD: Final = """
-CASE WHEN EXISTS (SELECT 1 FROM {prefix}waiter WHERE namespace = $1 AND name = $2 AND holder <> $3) THEN 2 ELSE 0 END
-"""
-# The next in the queue, if it must be told that it is the first now: that is left to the lease table.
-_SLEEPER: Final = """
-SELECT 1 FROM (
-    SELECT until FROM {prefix}waiter WHERE namespace = $1 AND name = $2 AND holder <> $3 AND until > {now}
-    ORDER BY seq LIMIT 1
-) AS next WHERE until > {now} + $4 + {late}
-"""
-_TAKE_TURN: Final = """
-WITH {head}, taken AS (
-    UPDATE {prefix}lease AS l SET
-        token = greatest(l.token + 1, {now}), turn_since = {now}, holder = $3, since = {now}, expires = {now} + $4,
-        lasts = $4, beat = 0, delay = $5, about = $6, crowd = {crowd}
-    FROM head WHERE l.namespace = $1 AND l.name = $2 AND head.holder = $3 AND l.crowd = 2 AND l.closed_until <= {now}
-        AND (l.holder IS NULL OR (l.expires <= {now} AND l.delay = 0)) AND NOT EXISTS ({sleeper})
-    RETURNING l.token, l.holder
-), left_queue AS (
-    DELETE FROM {prefix}waiter AS w USING taken WHERE w.namespace = $1 AND w.name = $2 AND w.holder = $3
-)
-SELECT token, holder FROM taken
-"""
-_RELEASE_TO_NEXT: Final = """
-WITH {head}, freed AS (
-    UPDATE {prefix}lease SET holder = NULL, turn_since = {now}, crowd = {crowd}
-    WHERE namespace = $1 AND name = $2 AND holder = $3 AND crowd IN (0, 2) AND expires > {now}
-    RETURNING crowd, closed_until <= {now} AS is_open
-)
-SELECT freed.crowd, CASE
-    WHEN NOT is_open OR head.address IS NULL OR head.address !~ '^leasehold_[0-9a-f]{{16}}$' THEN true
-    WHEN pg_try_advisory_xact_lock(('x' || right(head.address, 16))::bit(64)::bigint) THEN false
-    ELSE pg_notify(head.address, head.holder)::text IS NOT NULL END, head.*
-FROM freed LEFT JOIN head ON true
 """
 _RENEW: Final = """
 UPDATE {prefix}{table} AS l SET
@@ -167,12 +126,22 @@ class PostgresEngine(SqlLeaseEngine[Line]):
         rows = await self._once_locked(want.name, Request(self._statements["take_turn"], values), until, lazily=False)
         return self._granted(want, rows)
 
-    async def _release_to_next(self, name: str, holder: str, until: float) -> Changed[bool] | None:
-        values = (self._namespace, name, holder)
-        rows = await self._once_locked(name, Request(self._statements["release_to_next"], values), until, lazily=True)
+    async def _queue_at_once(self, name: str, ask: Ask, until: float) -> Refused | None:
+        values = (ask.holder, ask.mode, ask.limit, ask.patience, ask.address, ask.about, ask.ttl, ask.delay)
+        request = Request(self._statements["queue"], (self._namespace, name, *values))
+        rows = await self._once_locked(name, request, until, lazily=True)
         if not rows:
             return None
-        [[crowd, told, *head]] = rows
+        [[ask_again, token, beat, lasts, about]] = rows
+        return Refused(ask_again, Seat("", token, "exclusive", 0, 0, lasts, beat, 0, about))
+
+    async def _release_to_next(self, name: str, holder: str, until: float) -> Changed[bool] | None:
+        values = (self._namespace, name, holder)
+        # Whether it waits for the disk it finds out by itself.
+        rows = await self._once_locked(name, Request(self._statements["release_to_next"], values), until, lazily=False)
+        if not rows:
+            return None
+        [[crowd, told, _, *head]] = rows
         return Changed(crowd != 0, None if told else Place(*head))
 
     async def _once_locked(self, name: str, request: Request, until: float, *, lazily: bool) -> list[Row]:
@@ -218,16 +187,11 @@ class PostgresFamily(WiredFamily[PostgresEngine, PostgresWire]):
         self.target, self._label = target, label
         self.leases = LeaseTable(dialect_of(target.schema, clock), namespace)
         words = {"prefix": prefix_of(target.schema), "now": clock}
-        queue = {"head": _HEAD.format(**words), "crowd": _CROWD.format(**words)}
-        sleeper = _SLEEPER.format(late=LATENESS + SLACK, **words)
         texts = {
             "take_free": _TAKE_FREE.format(lazily="" if target.durable else f", {LAZILY}", **words),
             "take_known": _TAKE_KNOWN.format(lazily="" if target.durable else _AND_LAZILY, **words),
             "release_alone": _RELEASE_ALONE.format(lazily=_AND_LAZILY, **words),
-            "lock": _LOCK.format(what="1", **words),
-            "lock_lazily": _LOCK.format(what="set_config('synchronous_commit', 'off', true)", **words),
-            "take_turn": _TAKE_TURN.format(sleeper=sleeper, **queue, **words),
-            "release_to_next": _RELEASE_TO_NEXT.format(**queue, **words),
+            **queue_statements(**words, durable=target.durable),
             "renew_lease": _RENEW.format(table="lease", **words),
             "renew_seat": _RENEW.format(table="seat", **words),
             "wake": _WAKE,

@@ -95,7 +95,7 @@ _CAPABILITIES: Final = frozenset(Capability) - {Capability.TOKEN_SURVIVES_FAILOV
 
 def lease_facts(address: str) -> Facts:
     """Describe leases in tables."""
-    return Facts("postgresql", address, _CAPABILITIES, _LEASE, LEAST_TTL, place_stays=PLACE_STAYS)
+    return Facts("postgresql", address, _CAPABILITIES, _LEASE, LEAST_TTL, place_stays=PLACE_STAYS, hands_over=True)
 
 
 def session_facts(address: str) -> Facts:

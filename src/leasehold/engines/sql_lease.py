@@ -77,8 +77,12 @@ class SqlWire(Protocol[LineT]):
         """
         ...
 
-    def wait(self, holder: str, until: float) -> Coroutine[Any, Any, None]:
-        """Return when this holder is woken or cannot be woken any more, or at `until`."""
+    def awaits(self, holder: str) -> bool:
+        """Whether this holder listens: it was queued from here, and has neither left nor been handed the name."""
+        ...
+
+    def wait(self, holder: str, until: float) -> Coroutine[Any, Any, Grant | None]:
+        """Return when this holder is woken or cannot be woken any more, or at `until`; with what it was handed."""
         ...
 
     def ignore(self, holder: str) -> None:
@@ -121,8 +125,6 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
         self._leases, self._wire = leases, wire
         # Names that were last seen with a queue or with several holders: there a single statement will not do.
         self._crowded: set[str] = set()
-        self._queued: set[str] = set()
-        """Holders that were queued from here: each asks again, or leaves."""
         self._takes_until_sweep = 1 + int(self.world.chance() * SWEEP_EVERY)
         self._swept_to = START
 
@@ -140,10 +142,18 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
         """Take a free name as the head of its queue, where the server can do so at once; returns the token, or 0."""
         return 0
 
+    async def _queue_at_once(self, name: str, ask: Ask, until: float) -> Refused | None:  # noqa: ARG002
+        """Be put into the queue for a name that somebody else holds, where the server can do so at once.
+
+        Returns what the lease table would say; None when it is not as simple.
+        """
+        return None
+
     async def _release_to_next(self, name: str, holder: str, until: float) -> Changed[bool] | None:  # noqa: ARG002
         """Give back an exclusive lease and wake the head of the queue, where the server can do so at once.
 
-        Returns whether it is still crowded, and whom nobody hears for; None when it is not as simple.
+        It may also hand the name to the head, where the lease table may. Returns whether it is still crowded, and whom
+        nobody hears for; None when it is not as simple.
         """
         return None
 
@@ -200,47 +210,37 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
         """Take the name in the cases that are usual and simple; returns the token, or 0."""
         if want.name not in self._crowded:
             return await self._take_free(want, until)
-        if want.holder not in self._queued:
+        if not self._wire.awaits(want.holder):
             return 0
         token = await self._take_turn(want, until)
         if token:
-            self._leaves(want.holder)
+            self._wire.ignore(want.holder)
         return token
-
-    def _leaves(self, holder: str) -> None:
-        """It waits no more."""
-        self._queued.discard(holder)
-        self._wire.ignore(holder)
 
     async def _take_or_queue(
         self, want: Want, patience: float, suspect: Suspect | None, until: float
     ) -> Taken | Refused:
         """Listen first, and then be queued: no wake-up can come before somebody is there to hear it."""
-        expected = False
+        expected, comes_back = False, self._wire.awaits(want.holder)
+        answer: Taken | Refused | None = None
         try:
             address = await self._wire.listen(want.holder, patience, until)
-            answer = await self._take_by_table(want, patience, address, suspect, until)
+            if suspect is None and not comes_back:
+                answer = await self._queue_at_once(want.name, _ask(want, patience, address, None), until)
+            if answer is None:
+                answer = await self._take_by_table(want, patience, address, suspect, until)
+            else:
+                self._note_crowd(want.name, crowded=True)
             expected = isinstance(answer, Refused)
-            self._queued.add(want.holder)
         finally:
             if not expected:
-                self._leaves(want.holder)
+                self._wire.ignore(want.holder)
         return answer
 
     async def _take_by_table(
         self, want: Want, patience: float | None, address: str, suspect: Suspect | None, until: float
     ) -> Taken | Refused:
-        ask = Ask(
-            want.holder,
-            int(want.ttl * 1_000_000),
-            want.mode,
-            want.limit,
-            int(want.delay * 1_000_000),
-            want.about,
-            None if patience is None else int(patience * 1_000_000),
-            address,
-            suspect,
-        )
+        ask = _ask(want, patience, address, suspect)
 
         def take(record: Record) -> Changed[Taken | Refused]:
             answer = table.take(record.entry, ask, record.now, record.now)
@@ -251,8 +251,8 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
             want.name, want.holder, take, lambda record: depth_for(record.entry, ask, record.now), until
         )
 
-    def wait(self, want: Want, until: float) -> Coroutine[Any, Any, None]:
-        """Return when the queued asker is woken, or at `until`."""
+    def wait(self, want: Want, until: float) -> Coroutine[Any, Any, Grant | None]:
+        """Return when the queued asker is woken, or at `until`, with the grant where it was handed the name."""
         # No coroutine of its own: each of thousands of waiting tasks would keep one.
         return self._wire.wait(want.holder, until)
 
@@ -267,13 +267,11 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
     @sensible
     async def release(self, name: str, holder: str, *, until: float) -> bool:
         """Give the name back, and leave its queue. False when it was not held by this holder any more."""
-        self._leaves(holder)
-        if name not in self._crowded:
-            if await self._release_alone(name, holder, until):
-                return True
-        elif (changed := await self._release_to_next(name, holder, until)) is not None:
-            if not changed.answer:
-                self._crowded.discard(name)
+        self._wire.ignore(holder)
+        if name not in self._crowded and await self._release_alone(name, holder, until):
+            return True
+        if (changed := await self._release_to_next(name, holder, until)) is not None:
+            self._note_crowd(name, crowded=changed.answer)
             if changed.wake is not None:
                 await self._wake_another(name, changed.wake, until)
             return True
@@ -373,11 +371,11 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
             self._wire.drop(line, error)
             raise
         self._wire.give_back(line)
-        self._note_crowd(name, record)
+        self._note_crowd(name, crowded=record.crowd != 0)
         return changed, wake is None or bool(answers[len(writes) - 1][0][0])
 
-    def _note_crowd(self, name: str, record: Record) -> None:
-        if not record.crowd:
+    def _note_crowd(self, name: str, *, crowded: bool) -> None:
+        if not crowded:
             self._crowded.discard(name)
         elif len(self._crowded) < MOST_CROWDED:
             self._crowded.add(name)
@@ -422,6 +420,20 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
 def _lapse(record: Record) -> Changed[None]:
     record.lapse()
     return Changed(None, lazy=True)
+
+
+def _ask(want: Want, patience: float | None, address: str, suspect: Suspect | None) -> Ask:
+    return Ask(
+        want.holder,
+        int(want.ttl * 1_000_000),
+        want.mode,
+        want.limit,
+        int(want.delay * 1_000_000),
+        want.about,
+        None if patience is None else int(patience * 1_000_000),
+        address,
+        suspect,
+    )
 
 
 @functools.lru_cache(maxsize=64)

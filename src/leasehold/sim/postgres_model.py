@@ -11,12 +11,12 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from leasehold.core.table import LATENESS, SLACK
+from leasehold.core.table import LATENESS, LONGEST_SILENCE, NEAR, PROMPT, SLACK, TURN
 from leasehold.wires.sql_listen import key_of
-from leasehold.wires.sql_table import KEEP_IDLE, SWEEP_AT_ONCE, Request, Row
+from leasehold.wires.sql_table import KEEP_IDLE, SWEEP_AT_ONCE, USUAL_DEPTH, Request, Row
 
 Key = tuple[str, str]
-DECIDING = frozenset({"clock", "take_free", "take_known", "take_turn", "release_alone", "release_to_next"})
+DECIDING = frozenset({"clock", "take_free", "take_known", "queue", "take_turn", "release_alone", "release_to_next"})
 """Statements that read the clock for what is decided by them, or in the program after them."""
 TOKEN, TURN_SINCE, CLOSED_UNTIL, CROWD, HOLDER, SINCE, EXPIRES, LASTS, BEAT, DELAY, ABOUT = range(11)
 
@@ -138,8 +138,8 @@ class Database:
         self, _transaction: Transaction, namespace: str, name: str, after: int, limit: int, holder: str
     ) -> list[Row]:
         waiters = [one for _, one in sorted(self.rows.get((namespace, name), Rows()).waiters.items())]
-        head = [(0, *one) for one in waiters if one[0] > after][:limit]
-        return [*head, *((1, *one) for one in waiters if one[1] == holder)]
+        head = [(0, *one[:8]) for one in waiters if one[0] > after][:limit]
+        return [*head, *((1, *one[:8]) for one in waiters if one[1] == holder)]
 
     def _add_lease(self, transaction: Transaction, namespace: str, name: str, *row: Any) -> list[Row]:
         rows = self.lock(transaction, (namespace, name))
@@ -167,7 +167,7 @@ class Database:
     def _add_place(self, transaction: Transaction, namespace: str, name: str, *row: Any) -> list[Row]:
         waiters = self.lock(transaction, (namespace, name)).waiters
         seq = max(waiters, default=0) + 1
-        waiters[seq] = [seq, *row]
+        waiters[seq] = [seq, *row, 0, 0]  # on terms that are not known: who is queued so comes for the name
         return []
 
     def _put_place(self, transaction: Transaction, *values: Any) -> list[Row]:
@@ -256,18 +256,41 @@ class Database:
         lease[CROWD] = 2 if rows.waiters else 0
         return [(token, holder)]
 
+    def _queue(self, transaction: Transaction, *values: Any) -> list[Row]:
+        namespace, name, holder, mode, most, patience, address, about, ttl, delay = values
+        rows, now = self.lock(transaction, (namespace, name)), self.clock()
+        lease, line = rows.lease, [one for _, one in sorted(rows.waiters.items())][:USUAL_DEPTH]
+        if lease is None or lease[HOLDER] in (None, holder) or lease[EXPIRES] <= now or lease[TURN_SINCE] > now:
+            return []
+        rank, is_odd = len(line), any(one[1] == holder or one[5] <= now for one in line)
+        if lease[CROWD] not in (0, 2) or rank >= USUAL_DEPTH or is_odd:
+            return []
+        free_in = min(max(lease[EXPIRES], lease[CLOSED_UNTIL]) - now, lease[LASTS])
+        free_in += rank * TURN if rank > NEAR else 0
+        silence = min(rank * (rank + 1) // 2 * TURN, LONGEST_SILENCE) if rank else LONGEST_SILENCE
+        ask_again, seq = max(min(free_in, silence), 1), max(rows.waiters, default=0) + 1
+        until = now + min(patience, ask_again) + LATENESS
+        rows.waiters[seq] = [seq, holder, mode, most, now, until, address, about, ttl, delay]
+        lease[CROWD] = 2
+        return [(ask_again, lease[TOKEN], lease[BEAT], lease[LASTS], lease[ABOUT])]
+
     def _release_to_next(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
         rows, now = self.lock(transaction, (namespace, name)), self.clock()
         lease = rows.lease
         if lease is None or lease[HOLDER] != holder or lease[CROWD] not in (0, 2) or lease[EXPIRES] <= now:
             return []
-        head = next((one for _, one in sorted(rows.waiters.items()) if one[5] > now), None)
-        lease[HOLDER], lease[TURN_SINCE] = None, now
+        waiting = [one for _, one in sorted(rows.waiters.items()) if one[5] > now]
+        head = waiting[0] if waiting else None
+        lease[HOLDER], lease[TURN_SINCE], told = None, now, True
+        if head is not None and lease[CLOSED_UNTIL] <= now and key_of(head[6]) is not None:
+            hears = key_of(head[6]) in self.listening
+            handed = hears and _may_be_handed(lease, waiting, now)
+            if handed:
+                _seated(lease, now, (namespace, name, head[1], head[8], head[9], head[7]))
+                del rows.waiters[head[0]]
+            told = self._told(transaction, head[6], f"{head[1]} {lease[TOKEN]}" if handed else head[1])
         lease[CROWD] = 2 if any(one[1] != holder for one in rows.waiters.values()) else 0
-        columns = [None] * 7 if head is None else head[1:]
-        if lease[CLOSED_UNTIL] > now or head is None or key_of(head[6]) is None:
-            return [(lease[CROWD], True, *columns)]
-        return [(lease[CROWD], self._told(transaction, head[6], head[1]), *columns)]
+        return [(lease[CROWD], told, "off", *([None] * 9 if head is None else head[1:]))]
 
     def _told(self, transaction: Transaction, channel: str, payload: str) -> bool:
         """Tell whoever listens there, if anybody does, when this is committed."""
@@ -307,6 +330,14 @@ def _is_old(lease: Sequence[Any], now: int) -> bool:
 def _is_free(lease: Sequence[Any], now: int) -> bool:
     over = lease[HOLDER] is None or (lease[EXPIRES] <= now and not lease[DELAY])
     return bool(lease[CLOSED_UNTIL] <= now and over)
+
+
+def _may_be_handed(lease: Sequence[Any], waiting: Sequence[Sequence[Any]], now: int) -> bool:
+    """Whether the head of the queue has only just asked, and the one behind it looks by itself in time."""
+    _, _, mode, _, since, _, _, _, lasts, _ = waiting[0]
+    promptly = since <= now < since + min(PROMPT, lasts // 8)
+    sleeps = any(one[5] > now + lasts + LATENESS + SLACK for one in waiting[1:2])
+    return bool(mode == "exclusive" and lease[TOKEN] < now and promptly and not sleeps)
 
 
 def _seated(lease: list[Any], now: int, values: tuple[Any, ...]) -> int:

@@ -58,3 +58,34 @@ def row_not_locked() -> list[Edit]:
         edit(sql_table.LeaseTable.load, ('"lock_lease" if lock else "read_lease"', '"read_lease"')),
         edit(sql_lease.SqlLeaseEngine._take_at_once, ("if want.name not in self._crowded:", "if False:")),
     ]
+
+
+@_caught_by("handover", "turns", "liveness")
+def queued_without_a_word() -> list[Edit]:
+    """Who is queued in one step does not leave a mark at the name, and whoever gives it back looks for nobody."""
+    return [edit(postgres_model.Database._queue, ("lease[CROWD] = 2", ""))]
+
+
+@_caught_by("liveness")
+def handed_to_whoever_waits() -> list[Edit]:
+    """A name is handed to the head of the queue for a whole TTL, however long ago anything was heard of it."""
+    return [edit(postgres_model._may_be_handed, ("and promptly and", "and lasts and"))]
+
+
+@_caught_by("handover", "turns", "order")
+def handed_and_still_queued() -> list[Edit]:
+    """Who is handed a name keeps its place in the queue."""
+    return [edit(postgres_model.Database._release_to_next, ("del rows.waiters[head[0]]", ""))]
+
+
+@_caught_by("tokens", "given", "exclusion", "told")
+def handed_with_the_token_of_before() -> list[Edit]:
+    """Who is handed a name is told the token of the one before it."""
+    of_before = "{transaction.before[namespace, name].lease[TOKEN]}"
+    return [edit(postgres_model.Database._release_to_next, ("{lease[TOKEN]}", of_before))]
+
+
+@_caught_by("given", "exclusion", "told")
+def wake_up_taken_for_a_grant() -> list[Edit]:
+    """Who is told to come for the name believes that it has it, with the token of before."""
+    return [edit(sql_listen.Listener._read, ("_granted(token)", "_granted(token or '1')"))]

@@ -70,6 +70,8 @@ CREATE TABLE IF NOT EXISTS {prefix}waiter (
     until bigint NOT NULL,
     address text NOT NULL,
     about text NOT NULL,
+    lasts bigint NOT NULL DEFAULT 0,
+    delay bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (namespace, name, seq)
 );
 CREATE INDEX IF NOT EXISTS leasehold_waiter_holder ON {prefix}waiter (holder);

@@ -2,6 +2,8 @@
 
 On PostgreSQL it keeps, while it is open, an advisory lock whose key is in the channel's name: whoever is about to wake
 somebody here finds out, by the same lock, whether anybody hears it. MySQL's way is in `leasehold.wires.mysql_ear`.
+
+What is said is the holder that is to ask again; with a token behind it, the name was handed to this holder.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
+from leasehold.core.engine import Grant
+from leasehold.names import HIGHEST_TOKEN
 from leasehold.wires.sockets import Bell, Sockets
 
 LONGEST_LEAD: Final = 5.0
@@ -23,6 +27,7 @@ LONGEST_DOZE, LONGEST_SHORT_DOZE = 0.5, 0.05
 """After how long one who cannot be woken asks again, in seconds: well within a turn of the queue."""
 SOMEBODY: Final = ""
 """Instead of a holder: who is woken will be told later. Where only one waits, there is no need to wait for that."""
+LONGEST_TOKEN: Final = 19
 _CHANNEL: Final = re.compile(r"leasehold_([0-9a-f]{16})", re.ASCII)
 
 
@@ -76,14 +81,15 @@ _NOT_WORTH_IT: Final = Ear(None, doze=LONGEST_SHORT_DOZE)
 class Waiter:
     """One holder that waits to be woken, through the ear that it was queued with."""
 
-    __slots__ = ("bell", "ear", "woken")
+    __slots__ = ("bell", "ear", "handed", "woken")
 
     def __init__(self, ear: Ear, bell: Bell) -> None:
         self.ear, self.bell, self.woken = ear, bell, False
+        self.handed: Grant | None = None
 
-    def wake(self) -> None:
+    def wake(self, handed: Grant | None = None) -> None:
         """Let it return from its wait, now or when it comes to wait."""
-        self.woken = True
+        self.woken, self.handed = True, handed or self.handed
         self.bell.ring()
 
 
@@ -131,16 +137,23 @@ class Listener(ABC):
     def _opened(self, ear: Ear) -> None:
         """Begin to read from it, where nobody has to wait for that."""
 
-    async def wait(self, holder: str, until: float) -> None:
-        """Return when this holder is woken or cannot be woken any more, or at `until`."""
+    def awaits(self, holder: str) -> bool:
+        """Whether this holder listens, and was not handed the name."""
+        return holder in self._waiters
+
+    async def wait(self, holder: str, until: float) -> Grant | None:
+        """Return when this holder is woken or cannot be woken any more, or at `until`; with what it was handed."""
         waiter = self._waiters.get(holder)
         if waiter is None:
-            return
+            return None
         if waiter.ear.line is None:
             doze = waiter.ear.doze * (0.5 + 0.5 * self._world.chance())
             await self._world.sleep(max(min(doze, until - self._world.now()), 0.0))
         elif waiter.ear is self._ear:
             await self._wait(holder, waiter, until)
+        if waiter.handed is not None:
+            self.ignore(holder)
+        return waiter.handed
 
     @abstractmethod
     async def _wait(self, holder: str, waiter: Waiter, until: float) -> None:
@@ -157,10 +170,11 @@ class Listener(ABC):
         except ConnectionError:
             self._lose(ear)
             return
-        for _, holder in heard:
+        for _, said in heard:
+            holder, _, token = said.partition(" ")
             waiter = self._waiters.get(holder) if holder != SOMEBODY else self._only_one(ear)
             if waiter is not None:
-                waiter.wake()
+                waiter.wake(_granted(token))
 
     def _only_one(self, ear: Ear) -> Waiter | None:
         if len(self._waiters) != 1:
@@ -187,6 +201,12 @@ class Listener(ABC):
         ear, self._ear, self._waiters, self._opened_by = self._ear, None, {}, 0.0
         if ear is not None and ear.line is not None:
             ear.line.let_go()
+
+
+def _granted(token: str) -> Grant | None:
+    """What was handed over; where that cannot be understood, its holder asks, and is told."""
+    number = int(token) if token.isascii() and token.isdigit() and len(token) <= LONGEST_TOKEN else 0
+    return Grant(number) if 0 < number <= HIGHEST_TOKEN else None
 
 
 class BlockingListener(Listener):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Generic, Protocol, TypeVar
 
+from leasehold.core.engine import Grant
 from leasehold.core.worlds import World
 from leasehold.errors import EngineUnavailable
 from leasehold.wires import sql_pool
@@ -71,9 +72,13 @@ class PooledWire(ABC, Generic[LineT]):
         """Be ready for the wake-ups of a holder, before it is queued; returns the address to queue it with."""
         return await self._listener.listen(holder, patience, until)
 
-    async def wait(self, holder: str, until: float) -> None:
-        """Return when this holder is woken or cannot be woken any more, or at `until`."""
-        await self._listener.wait(holder, until)
+    def awaits(self, holder: str) -> bool:
+        """Whether this holder listens, and was not handed the name."""
+        return self._listener.awaits(holder)
+
+    async def wait(self, holder: str, until: float) -> Grant | None:
+        """Return when this holder is woken or cannot be woken any more, or at `until`; with what it was handed."""
+        return await self._listener.wait(holder, until)
 
     def ignore(self, holder: str) -> None:
         """No more wake-ups for this holder."""
