@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from leasehold.core.engine import Busy, Grant, NameStatus, Purpose, Renewal, Suspect, Want
+from leasehold.core.engine import Busy, Grant, Incumbent, NameStatus, Purpose, Renewal, Suspect, Want
 from leasehold.core.worlds import World
 from leasehold.engines import zookeeper_queue as layout
 from leasehold.engines.about import value_of
@@ -23,7 +23,7 @@ from leasehold.engines.family import JoinedFamily
 from leasehold.engines.zookeeper_facts import facts_of
 from leasehold.engines.zookeeper_nodes import Nodes
 from leasehold.engines.zookeeper_places import Place, Places
-from leasehold.engines.zookeeper_queue import Node
+from leasehold.engines.zookeeper_queue import Blockade, Node
 from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from leasehold.wires import zookeeper_messages as messages
 from leasehold.wires.zookeeper import AnyWire, BlockingWire, Endpoints
@@ -71,7 +71,10 @@ class ZooKeeperEngine:
         for _ in range(TRIES):
             place = self._places.place_for(want, self.world.now())
             try:
-                return await self._take(place, patience, until)
+                answer = await self._take(place, patience, until)
+                if isinstance(answer, Grant):
+                    self._places.got(place)
+                return answer
             except SessionOver as error:
                 failure = str(error)
             except EngineUnavailable as error:
@@ -94,13 +97,18 @@ class ZooKeeperEngine:
         return answer
 
     async def _step(self, place: Place, patience: float | None, until: float) -> Grant | Busy | None:
-        """Go on from wherever the attempt is; None: its node turned out to be gone, so that it begins anew."""
-        want, session = place.want, place.session
+        """Go on from wherever the attempt is; None: there is more to do, or its node is gone and it begins anew."""
+        session = place.session
         if session is None:
+            if patience is not None and self._places.comes(place) and place.want.mode == "exclusive":
+                await self._follow(place, patience, until)
+                return None
             return await self._enter(place, patience, until)
         if place.is_next:
             return await self._move_up(place, until)
-        folder = self._nodes.folder(want.name)
+        if place.blockade is not None and await self._stands_still(place, place.blockade, session, until):
+            return Busy(SILENCE, _incumbent(place))
+        folder = self._nodes.folder(place.want.name)
         _, listed = await self._wire.ask(session, [messages.sync(folder), messages.get_children(folder)], until)
         return await self._judged(place, session, listed, patience, until)
 
@@ -129,7 +137,7 @@ class ZooKeeperEngine:
             return Grant(place.token)
         place.version = self._nodes.version_in(listed)
         if place.waits:
-            return Busy(SILENCE, place.incumbent)
+            return await self._waits(place, session, queue[0], until)
         if patience is None:
             return await self._withdraw(place, queue[0], until)
         return await self._queue_up(place, queue[0], patience, until)
@@ -152,8 +160,57 @@ class ZooKeeperEngine:
         more = [messages.get_children(folder), messages.get_data(f"{folder}/{oldest.name}")]
         data = value_of(want, time.time(), patience, with_mode=False)
         listed, holder = await self._nodes.create(place, waiting, data, more, until)
-        place.incumbent = self._nodes.incumbent_in(oldest, holder)
+        self._places.joined(place)
+        self._note_incumbent(place, oldest, holder)
         return await self._judged(place, waiting, listed, patience, until)
+
+    async def _follow(self, place: Place, patience: float, until: float) -> None:
+        """Wait behind another of this client, whose turn comes first, whoever else waits.
+
+        To list the queue is work that grows with it: thousands who came at once, and all listed it, brought a server
+        down. Who has no one to follow still does, in the next step; and so does each when the one before it is gone.
+        """
+        waiting = self._places.waiting_session(self.world.now())
+        data = value_of(place.want, time.time(), patience, with_mode=False)
+        await self._nodes.create(place, waiting, data, [], until)
+        ahead = self._places.joined(place)
+        place.blockade = layout.behind(ahead, place.node) if ahead is not None and place.node is not None else None
+
+    async def _stands_still(self, place: Place, blockade: Blockade, session: Session, until: float) -> bool:
+        """Whether the only node that it waits for is there, and its own: however long the queue is, that is quick."""
+        if len(blockade.names) != 1 or place.node is None or place.company is None:
+            return False
+        [ahead], company, folder = blockade.names, place.company, self._nodes.folder(place.want.name)
+        blockade = blockade.seen()
+        oldest = layout.node_in(ahead) if blockade.is_all else company.oldest
+        # How often nodes were moved comes first: what moves later than that is noticed.
+        looks = [messages.exists(path) for path in (folder, f"{folder}/{place.node.name}", f"{folder}/{ahead}")]
+        if oldest is not None:
+            looks.append(messages.get_data(f"{folder}/{oldest.name}"))
+        moves, own, other, *holder = await self._wire.ask(session, looks, until)
+        if moves.error != OK or own.error != OK or other.error != OK:
+            return False
+        if oldest is not None and oldest != company.oldest:
+            self._note_incumbent(place, oldest, holder[0])
+        elif oldest is not None and holder[0].error != OK:
+            company.oldest = None  # one of them has to look who it is now, and that is this one
+            return False
+        place.blockade, place.version = blockade, self._nodes.stat_in(moves).version
+        return True
+
+    async def _waits(self, place: Place, session: Session, oldest: Node, until: float) -> Busy:
+        """It is in the queue. Say who holds the name; one of those of this client has to find that out."""
+        company = place.company
+        if company is not None and company.oldest is None:
+            look = messages.get_data(f"{self._nodes.folder(place.want.name)}/{oldest.name}")
+            (reply,) = await self._wire.ask(session, [look], until)
+            self._note_incumbent(place, oldest, reply)
+        return Busy(SILENCE, _incumbent(place))
+
+    def _note_incumbent(self, place: Place, oldest: Node, reply: Reply) -> None:
+        company, incumbent = place.company, self._nodes.incumbent_in(oldest, reply)
+        if company is not None and incumbent is not None:
+            company.oldest, company.incumbent = oldest, incumbent
 
     async def _move_up(self, place: Place, until: float) -> Grant | None:
         """It is this waiter's turn: hang its node on the session of its TTL."""
@@ -173,15 +230,17 @@ class ZooKeeperEngine:
             return
         folder, blockade, session = self._nodes.folder(want.name), place.blockade, place.session
         paths = [f"{folder}/{name}" for name in blockade.names]
-        watch = Watch(paths, blockade.may_stay)
+        watch, then = Watch(paths, blockade.may_stay), None
         try:
             looks = [messages.get_data(path, watch=True) for path in paths]
             for path, reply in zip(paths, await self._wire.ask(session, looks, until, watch), strict=True):
                 if reply.error != OK:
                     watch.gone(path)
+                elif blockade.is_next_to:
+                    then = blockade.after(self._nodes.data_in(reply)[1].created)
             assert watch.line is not None
             if await self._listen(watch.line, watch, session, until):
-                place.is_next = blockade.is_all and want.mode == "exclusive"
+                place.is_next, place.blockade = blockade.is_all and want.mode == "exclusive", then
         except EngineError:
             await self._pause(until)  # whoever asks again meets the error
         finally:
@@ -190,7 +249,9 @@ class ZooKeeperEngine:
 
     async def _listen(self, line: Line, watch: Watch, session: Session, until: float) -> bool:
         while True:
-            if await self._wire.hear(line, watch, min(until, line.sent_at + session.timeout * PINGED)):
+            # Whoever reads pings, for all the others.
+            ping_at = min(until, line.sent_at + session.timeout * PINGED)
+            if await self._wire.hear(line, watch, ping_at, resting=until):
                 return True
             now = self.world.now()
             if now >= until:
@@ -356,6 +417,11 @@ class ZooKeeperEngine:
     def forked(self) -> None:
         """Let go of what belongs to the parent: connections, sessions, places."""
         self._family.forked()
+
+
+def _incumbent(place: Place) -> Incumbent | None:
+    """Who held the name when somebody of this client looked."""
+    return place.company.incumbent if place.company is not None else None
 
 
 class ZooKeeperFamily(JoinedFamily[ZooKeeperEngine]):

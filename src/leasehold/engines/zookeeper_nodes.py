@@ -111,7 +111,7 @@ class Nodes:
                 raise self.refused(denied[0] if denied else reply, "creating a node")
         else:
             raise self.nonsense("it lacks the folders that it was asked to create")
-        return replies[-len(more) :]
+        return replies[len(replies) - len(more) :]
 
     def _created(self, place: Place, session: Session, reply: Reply) -> None:
         try:

@@ -36,10 +36,25 @@ def _is_spent(session: Session, now: float) -> bool:
     return session.seems_over(now + session.timeout * LEFT)
 
 
+class Company:
+    """Those of one client who want the same name and have patience, until each has it or gives up."""
+
+    __slots__ = ("count", "incumbent", "latest", "oldest")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.latest: Place | None = None
+        """Who of those who want the name for themselves alone stands last in the queue, as far as is known."""
+        self.oldest: Node | None = None
+        """Whose node was the first when one of them looked; None when somebody has to look again."""
+        self.incumbent: Incumbent | None = None
+        """Who that was."""
+
+
 class Place:
     """One attempt, or the lease that became of it: its node, and what is known of its place in the queue."""
 
-    __slots__ = ("blockade", "doubt", "given_up", "granted", "id", "incumbent", "is_next", "lease", "node", "session",
+    __slots__ = ("blockade", "company", "doubt", "given_up", "granted", "id", "is_next", "lease", "node", "session",
                  "token", "version", "want")  # fmt: skip
 
     def __init__(self, want: Want, lease: Session) -> None:
@@ -52,8 +67,8 @@ class Place:
         """The session by which something was sent whose outcome is not known."""
         self.given_up = False
         """Whether it was to be given back."""
-        self.incumbent: Incumbent | None = None
-        """Who held the name when it joined the queue."""
+        self.company: Company | None = None
+        """Those of this client who want the same name; only while it has patience and not the name."""
         self.lose_node()
 
     def lose_node(self) -> None:
@@ -64,12 +79,13 @@ class Place:
         """How often nodes of this name had been moved when the queue was last looked at."""
         self.granted = self.is_next = False
         self.blockade: Blockade | None = None
+        """What it waits for; None when that is not known, or when it holds the name."""
         self.session = None
 
     def has_node(self, node: Node, token: int, session: Session) -> None:
-        """Its node is there."""
+        """Its node is there. What was before another node of it tells nothing of this one."""
         self.node, self.token, self.session = node, token, session
-        self.is_next = False
+        self.is_next, self.blockade = False, None
 
     @property
     def waits(self) -> bool:
@@ -87,6 +103,8 @@ class Places:
         self._waiting: Session | None = None
         self._retired: list[Session] = []
         self._places: dict[str, Place] = {}
+        self._companies: dict[str, Company] = {}
+        """By name."""
 
     def known(self, holder: str) -> Place | None:
         """What is known of an attempt."""
@@ -100,8 +118,9 @@ class Places:
                 place = self._places[want.holder] = Place(want, self._lease_session(want.ttl, now))
             if place.session is not None and place.session.dead:
                 place.lose_node()
-            untouched = (place.node is None or place.waits) and place.doubt is None
-            if place.lease.dead or (untouched and _is_spent(place.lease, now)):
+            # Nobody keeps it alive while one waits: who moved up to one that is about to end would end with it.
+            unused = place.lease is not place.session and place.lease is not place.doubt
+            if place.lease.dead or (unused and _is_spent(place.lease, now)):
                 place.lease = self._lease_session(want.ttl, now)
             return place
 
@@ -131,6 +150,7 @@ class Places:
         for holder, place in list(self._places.items()):
             if place.given_up and all(one is None or one.dead for one in (place.session, place.doubt)):
                 del self._places[holder]
+                self._part(place)
 
     def of_owner(self, owner: int, place: Place) -> Session | None:
         """The session with this id, if it is one that the place's node could hang on."""
@@ -140,7 +160,48 @@ class Places:
     def forget(self, holder: str) -> None:
         """The attempt is over and its node is gone."""
         with self._lock:
-            self._places.pop(holder, None)
+            place = self._places.pop(holder, None)
+            if place is not None:
+                self._part(place)
+
+    # Company
+
+    def comes(self, place: Place) -> bool:
+        """Somebody has come who has patience; says whether others of this client are there who want the same name."""
+        with self._lock:
+            company = place.company
+            if company is None:
+                company = place.company = self._companies.setdefault(place.want.name, Company())
+                company.count += 1
+            return company.count > 1
+
+    def joined(self, place: Place) -> Node | None:
+        """A node was created at the end of the queue; returns that of another of this client, which was there before.
+
+        The two need not stand side by side: others may have come in between.
+        """
+        with self._lock:
+            company = place.company
+            ahead = company.latest if company is not None else None
+            if company is None or (ahead is not None and ahead.token >= place.token):
+                return None
+            company.latest = place
+            return ahead.node if ahead is not None and ahead.waits else None
+
+    def got(self, place: Place) -> None:
+        """The name was granted."""
+        if place.company is not None:
+            with self._lock:
+                self._part(place)
+
+    def _part(self, place: Place) -> None:
+        company, place.company = place.company, None
+        if company is not None:
+            company.count -= 1
+            if company.latest is place:
+                company.latest = None
+            if not company.count:
+                del self._companies[place.want.name]
 
     def given_up(self, session: Session) -> list[Place]:
         """What should have been given back by now, and may still be there."""
@@ -159,4 +220,4 @@ class Places:
         for session in (*self._leases.values(), self._waiting, *self._retired):
             if session is not None:
                 session.forked()
-        self._leases, self._waiting, self._retired, self._places = {}, None, [], {}
+        self._leases, self._waiting, self._retired, self._places, self._companies = {}, None, [], {}, {}

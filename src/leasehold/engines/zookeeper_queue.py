@@ -92,6 +92,30 @@ class Blockade(NamedTuple):
     may_stay: int
     is_all: bool
     """Whether nothing else will be in the way then."""
+    is_next_to: bool = False
+    """Whether it is one node, and nobody stands between it and the attempt."""
+
+    def after(self, token: int) -> Blockade | None:
+        """What is in the way when the one node is gone, if it is gone because its turn had come; None: look and see.
+
+        `token` is that of the node. It may as well have given up: so what it would have moved to has to be seen.
+        """
+        node = node_in(next(iter(self.names)))
+        if self.is_all or not self.is_next_to or node is None or node.token is not None:
+            return None
+        return self._replace(names=frozenset((moved(node, token),)))
+
+    def seen(self) -> Blockade:
+        """The one node is there. Who wants a name for itself alone moves up only when nobody is before it any more."""
+        node = node_in(next(iter(self.names)))
+        moved_up = node is not None and node.mode == "exclusive" and node.token is not None
+        return self._replace(is_all=self.is_all or (self.is_next_to and moved_up))
+
+
+def behind(ahead: Node, node: Node) -> Blockade:
+    """An exclusive lease waits for another one before it. Numbers tell whether somebody came between the two."""
+    is_next_to = 0 <= ahead.number == node.number - 1 < LAST_NUMBER - 1
+    return Blockade(frozenset((ahead.name,)), 0, is_all=False, is_next_to=is_next_to)
 
 
 def blockade(mode: Mode, limit: int, before: Sequence[Node]) -> Blockade | None:
@@ -104,7 +128,8 @@ def blockade(mode: Mode, limit: int, before: Sequence[Node]) -> Blockade | None:
     if others and mode == "permit":
         return Blockade(frozenset(others), 0, is_all=False)
     if others:
-        return Blockade(frozenset(others[-1:]), 0, is_all=len(others) == 1)
+        is_next_to = others[-1] == before[-1].name
+        return Blockade(frozenset(others[-1:]), 0, is_all=len(others) == 1, is_next_to=is_next_to)
     if mode == "permit" and len(before) >= limit:
         return Blockade(frozenset(one.name for one in before), limit - 1, is_all=True)
     return None

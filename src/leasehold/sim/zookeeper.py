@@ -85,8 +85,9 @@ class ZooKeeperSite(Site):
             line = lines.setdefault(name, [])
             for one in layout.queue_in(nodes[f"{FOLDER}/{part}"].children):
                 stored = nodes[f"{FOLDER}/{part}/{one.name}"]
-                about = about_in(stored.data)
-                line.append(Entry(one.id, about.about, one.mode, about.limit, one.token or stored.created))
+                about, token = about_in(stored.data), one.token or stored.created
+                # Not the attempt's id: its ghost on a session that it gave up has the same, and another token.
+                line.append(Entry(token, about.about, one.mode, about.limit, token))
         for name, line in lines.items():
             self.book.follow(name, line, how)
 

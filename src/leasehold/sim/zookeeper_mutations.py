@@ -97,6 +97,36 @@ def readers_wake_each_other() -> list[Edit]:
 def turn_on_a_spent_session() -> list[Edit]:
     """Whose turn has come hangs its node on a session that nobody has kept alive while it waited."""
     return [
-        edit(zookeeper_places.Places.place_for, ("(place.node is None or place.waits)", "(place.node is None)")),
+        edit(zookeeper_places.Places.place_for, ("unused = ", "unused = place.node is None and ")),
         edit(zookeeper_places._is_spent, ("now + session.timeout * LEFT", "now")),
     ]
+
+
+@_caught_by("exclusion", "told", "given")
+def listed_before_it_came() -> list[Edit]:
+    """Who comes lists the queue first and creates its node then: of two who do so at once, neither sees the other."""
+    create = "await self._nodes.create(place, place.lease, data, "
+    listed_first = f"(listed,) = await self._wire.ask(place.lease, more, until); {create}[], until)"
+    added = "queue += [place.node] if place.node and place.node not in queue else []"
+    return [
+        edit(zookeeper.ZooKeeperEngine._enter, (f"(listed,) = {create}more, until)", listed_first)),
+        edit(zookeeper.ZooKeeperEngine._judged, ("if place.node not in", f"{added}\n    if place.node not in")),
+    ]
+
+
+@_caught_by("exclusion", "told", "given")
+def stranger_in_between() -> list[Edit]:
+    """Who queues behind another of its own client takes it that nobody has come between the two."""
+    return [edit(zookeeper_queue.behind, ("0 <= ahead.number == node.number - 1 < LAST_NUMBER - 1", "True"))]
+
+
+@_caught_by("exclusion", "told", "given")
+def gave_up_taken_for_moved_up() -> list[Edit]:
+    """A node is gone, and so is what it would have moved to: taken for one that had its turn, it may have given up."""
+    return [edit(zookeeper.ZooKeeperEngine._stands_still, (" or other.error != OK", ""))]
+
+
+@_caught_by("exclusion", "told", "given")
+def blockade_of_an_older_node() -> list[Edit]:
+    """What was seen before a node that came early is believed of the one that was created in its stead, far behind."""
+    return [edit(zookeeper_places.Place.has_node, ("= False, None", "= False, self.blockade"))]

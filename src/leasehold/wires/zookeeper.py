@@ -42,6 +42,8 @@ SILENCE: Final = 0.2
 """A server that owed an answer and was silent for so long is left."""
 LONGEST_REST: Final = 1.0
 """One that waits to be rung looks around after so long: an interruption may have swallowed the ring."""
+LOOKS: Final = 100
+"""More than so many need not look around in this time: if nobody reads any more, one of them finds it out for all."""
 DIALLING_CHECK: Final = 0.005
 DRAINED_WITHIN: Final = 0.5
 """How long a connection that is to be replaced may take to answer what it was asked."""
@@ -146,8 +148,11 @@ class Wire(ABC, Generic[B]):
             self._endpoints.failed(line.endpoint)
         return _lost(line, line.failure or "it took too long", requests)
 
-    async def hear(self, line: Line, listener: Listener, until: float) -> bool:
-        """Whether what the listener waits for has come by then; if not, the line may have failed."""
+    async def hear(self, line: Line, listener: Listener, until: float, *, resting: float = 0.0) -> bool:
+        """Whether what the listener waits for has come by then; if not, the line may have failed.
+
+        While somebody else reads, it may come back as late as `resting`.
+        """
         station, who, bell = self._station(), self._caller(), self._reading_bell(line)
         while not listener.done and line.failure is None:
             now = self.world.now()
@@ -157,7 +162,8 @@ class Wire(ABC, Generic[B]):
                 if line.begin_reading(station, who, now, bell.ring):
                     await self._read(line, listener, bell, min(until, now + LONGEST_REST))
                 else:
-                    await self._rest(line, listener, station, min(until, now + LONGEST_REST))
+                    rest = LONGEST_REST * max(line.resting_in(station) / LOOKS, 1.0)
+                    await self._rest(line, listener, station, min(max(until, resting), now + rest))
             finally:
                 line.end_reading(station, who)
         return listener.done

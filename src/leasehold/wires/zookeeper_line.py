@@ -340,6 +340,10 @@ class Line:
             self._resting.setdefault(station, {})[listener] = None
             return True
 
+    def resting_in(self, station: Station) -> int:
+        """How many wait to be rung there."""
+        return len(self._resting.get(station, ()))
+
     def end_resting(self, station: Station, listener: Listener) -> None:
         """The listener goes on, or away; if it was rung in order to read, the next one is."""
         with self._lock:

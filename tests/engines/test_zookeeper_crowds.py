@@ -1,0 +1,249 @@
+"""Crowds of one client that wait for one name on a real ZooKeeper: what each asks does not grow with the queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from tests.engines.zookeeper_help import WORLDS, Driven, World, eventually, family_at, fresh_name, want
+from tests.support.zookeeper_server import ZooKeeperServer, running_zookeeper
+
+from leasehold import AsyncLeasehold, Leasehold
+from leasehold.core.engine import Busy, Grant, Want
+from leasehold.engines.zookeeper_places import Place, Places
+from leasehold.engines.zookeeper_queue import Node, behind
+from leasehold.wires import zookeeper_messages as messages
+from leasehold.wires.zookeeper_line import Line
+from leasehold.wires.zookeeper_session import Session
+
+CROWD = 1000
+FEW = 20
+HOLD = 0.05
+PATIENCE = 300.0
+LISTING = messages.get_children("").kind
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ZooKeeperServer]:
+    with running_zookeeper() as server:
+        yield server
+
+
+@pytest.fixture(params=WORLDS)
+def driven(server: ZooKeeperServer, request: pytest.FixtureRequest) -> Iterator[Driven]:
+    world: World = request.param
+    one = Driven(family_at(server.url), world)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def other(server: ZooKeeperServer) -> Iterator[Driven]:
+    one = Driven(family_at(server.url))
+    yield one
+    one.close()
+
+
+def listings(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> list[messages.Request]:
+    """The requests by which an engine lists a queue from now on."""
+    seen: list[messages.Request] = []
+    wire = driven.engine._wire
+    ask = wire.ask
+
+    def asked(session: Session, requests: Sequence[messages.Request], *more: Any) -> Any:
+        seen.extend(request for request in requests if request.kind == LISTING)
+        return ask(session, requests, *more)
+
+    monkeypatch.setattr(wire, "ask", asked)
+    return seen
+
+
+def queued(driven: Driven, name: str, count: int) -> list[Want]:
+    """So many who wait for a name, one after the other."""
+    waiting = [want(name) for _ in range(count)]
+    for one in waiting:
+        assert isinstance(driven.take(one, patience=PATIENCE), Busy)
+    return waiting
+
+
+async def come_to_wait(locks: Leasehold, name: str, count: int) -> None:
+    """Return when so many wait, as the server says."""
+
+    def all_wait() -> bool:
+        status = locks.status(name)
+        return status is not None and len(status.waiters) >= count
+
+    await asyncio.to_thread(eventually, all_wait, 60.0)
+
+
+def test_who_queues_behind_its_own_client_does_not_list_the_queue(
+    driven: Driven, other: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other.take(holder := want(fresh_name()))
+    seen = listings(driven, monkeypatch)
+    queued(driven, holder.name, 1)
+    assert seen
+    seen.clear()
+    [second] = queued(driven, holder.name, 1)
+    driven.wait(second, 0.2)
+    answer = driven.take(second, patience=PATIENCE)
+    assert isinstance(answer, Busy)
+    assert answer.incumbent is not None
+    assert answer.incumbent.about == holder.about
+    assert not seen
+
+
+def test_the_turn_goes_on_in_a_crowd_without_a_listing(
+    server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, tokens = fresh_name(), []
+    listed: list[str] = []
+    get_children = messages.get_children
+
+    def counted(path: str) -> messages.Request:
+        listed.append(path)
+        return get_children(path)
+
+    monkeypatch.setattr(messages, "get_children", counted)
+
+    async def work(locks: AsyncLeasehold) -> None:
+        async with locks.lock(name, wait=PATIENCE) as lease:
+            tokens.append(lease.token)
+            await asyncio.sleep(HOLD)
+
+    async def crowd(others: Leasehold) -> None:
+        held = others.lock(name).acquire()
+        async with AsyncLeasehold(server.url) as locks:
+            tasks = [asyncio.create_task(work(locks)) for _ in range(FEW)]
+            await come_to_wait(others, name, FEW)
+            listed.clear()
+            held.release()
+            await asyncio.gather(*tasks)
+
+    with Leasehold(server.url) as others:
+        asyncio.run(crowd(others))
+    assert tokens == sorted(tokens)
+    assert len(listed) < FEW / 2
+
+
+def test_a_stranger_between_two_of_one_client_keeps_its_place(driven: Driven, other: Driven) -> None:
+    in_turn = [(driver, want(name)) for name in [fresh_name()] for driver in (other, driven, other, driven, driven)]
+    for driver, one in in_turn:
+        driver.take(one, patience=PATIENCE)
+    for place, (driver, one) in enumerate(in_turn):
+        answers = [type(each.take(wanted, patience=PATIENCE)) for each, wanted in in_turn[place:]]
+        assert answers == [Grant] + [Busy] * (len(in_turn) - place - 1)
+        assert driver.release(one.name, one.holder)
+
+
+def test_one_that_gave_up_is_not_taken_for_one_that_had_its_turn(driven: Driven, other: Driven) -> None:
+    other.take(holder := want(fresh_name()))
+    first, second, third = queued(driven, holder.name, 3)
+    driven.release(second.name, second.holder)
+    for _ in range(2):  # the first time it is woken; the second time, nobody has looked again meanwhile
+        driven.wait(third, 0.5)
+        assert not driven.place(third).is_next
+    assert isinstance(driven.take(third, patience=PATIENCE), Busy)
+    driven.release(first.name, first.holder)
+    assert driven.wait(third, 30.0) < 20.0
+    assert isinstance(driven.take(third, patience=PATIENCE), Busy)
+    other.release(holder.name, holder.holder)
+    assert driven.wait(third, 30.0) < 20.0
+    assert isinstance(driven.take(third, patience=PATIENCE), Grant)
+    driven.release(third.name, third.holder)
+
+
+def test_one_whose_node_was_taken_away_is_not_followed(driven: Driven, other: Driven) -> None:
+    other.take(holder := want(fresh_name()))
+    queued(driven, holder.name, 1)
+    other.force_release(holder.name)
+    second = want(holder.name)
+    assert isinstance(driven.take(second, patience=PATIENCE), Grant)
+    driven.release(second.name, second.holder)
+
+
+def test_who_comes_later_is_told_who_holds_the_name_now(driven: Driven, other: Driven) -> None:
+    other.take(first := want(fresh_name()))
+    other.take(second := want(first.name), patience=PATIENCE)
+    queued(driven, first.name, 2)
+    other.release(first.name, first.holder)
+    assert isinstance(other.take(second, patience=PATIENCE), Grant)
+    answer = driven.take(want(first.name), patience=PATIENCE)
+    assert isinstance(answer, Busy)
+    assert answer.incumbent is not None
+    assert answer.incumbent.about == second.about
+
+
+def placed(places: Places, number: int) -> Place:
+    """One that waits, with a node of this number."""
+    place = places.place_for(want("x"), now=0.0)
+    places.comes(place)
+    place.has_node(Node(f"e-{number}", "exclusive", place.id, number, None), number, places.waiting_session(0.0))
+    return place
+
+
+def test_only_one_that_came_earlier_is_followed() -> None:
+    places = Places(1.0)
+    first, second, third, fourth = (placed(places, number) for number in range(1, 5))
+    assert places.joined(second) is None
+    assert places.joined(fourth) is second.node
+    assert places.joined(third) is None, "its answer was read after that of one that came later"
+    assert places.joined(first) is None
+    fifth = placed(places, 5)
+    assert places.joined(fifth) is fourth.node
+    places.forget(fifth.want.holder)
+    assert places.joined(placed(places, 6)) is None, "the one before it is gone"
+
+
+def test_what_a_client_knows_of_a_name_ends_with_those_who_want_it() -> None:
+    places = Places(1.0)
+    first, second = (placed(places, number) for number in (1, 2))
+    assert first.company is second.company is not None
+    places.got(first)
+    places.got(first)
+    assert places._companies
+    places.forget(second.want.holder)
+    assert not places._companies
+
+
+@pytest.mark.parametrize(
+    ("ahead", "own", "beside"),
+    [(6, 7, True), (5, 7, False), (-1, 0, False), (2**31 - 3, 2**31 - 2, True), (2**31 - 2, 2**31 - 1, False)],
+)
+def test_numbers_tell_whether_somebody_came_in_between(ahead: int, own: int, beside: bool) -> None:
+    """Everybody has the last number who comes after it, and those before the first are none of ZooKeeper's."""
+    nodes = [Node(f"e-{'0' * 16}-{number:010d}", "exclusive", "0" * 16, number, None) for number in (ahead, own)]
+    assert behind(*nodes).is_next_to is beside
+
+
+def test_a_crowd_of_tasks_comes_to_wait_at_once_and_is_quiet_then(
+    server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, looked, waits = fresh_name(), [], Line.begin_resting
+
+    def begin_resting(line: Line, *arguments: Any) -> bool:
+        looked.append(line)
+        return waits(line, *arguments)
+
+    monkeypatch.setattr(Line, "begin_resting", begin_resting)
+
+    async def crowd(holder: Leasehold) -> None:
+        async with AsyncLeasehold(server.url, most_waiters=CROWD, request_timeout=60.0) as locks:
+            lock = locks.lock(name, wait=PATIENCE)
+            tasks = [asyncio.create_task(lock.acquire()) for _ in range(CROWD)]
+            try:
+                await come_to_wait(holder, name, CROWD)
+                await asyncio.sleep(2.0)
+                looked.clear()
+                await asyncio.sleep(3.0)
+                assert len(looked) < CROWD, "one looks around for all of them"
+                assert not any(task.done() for task in tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    with Leasehold(server.url) as locks, locks.lock(name):
+        asyncio.run(crowd(locks))
