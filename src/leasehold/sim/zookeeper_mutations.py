@@ -93,15 +93,6 @@ def readers_wake_each_other() -> list[Edit]:
     return [edit(zookeeper_line.Line.receive, ("if heard else ()", ""))]
 
 
-@_caught_by("turns")
-def turn_on_a_spent_session() -> list[Edit]:
-    """Whose turn has come hangs its node on a session that nobody has kept alive while it waited."""
-    return [
-        edit(zookeeper_places.Places.place_for, ("unused = ", "unused = place.node is None and ")),
-        edit(zookeeper_places._is_spent, ("now + session.timeout * LEFT", "now")),
-    ]
-
-
 @_caught_by("exclusion", "told", "given")
 def listed_before_it_came() -> list[Edit]:
     """Who comes lists the queue first and creates its node then: of two who do so at once, neither sees the other."""
