@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -11,12 +10,9 @@ from tests.contract.engines import memory_folder
 from tests.engines.etcd_help import WORLDS, Driven, counted, eventually, family_at, fresh_name, keys_of, want
 from tests.support.etcd_server import EtcdNode, running_etcd
 
-from leasehold import AsyncLeasehold, EngineUnavailable, Leasehold
+from leasehold import AsyncLeasehold, Leasehold
 from leasehold.core.engine import Busy, Grant
 from leasehold.engines import key_queue
-from leasehold.wires.etcd import AT_ONCE, AsyncWire
-from leasehold.wires.etcd_address import address_from_url
-from leasehold.wires.etcd_lines import Lines
 
 CROWD = 1000
 PATIENCE = 300.0
@@ -112,18 +108,3 @@ def test_a_crowd_of_tasks_comes_to_wait_at_once(server: EtcdNode) -> None:
 
     with Leasehold(server.url) as locks, locks.lock(name):
         asyncio.run(crowd())
-
-
-def test_who_finds_no_room_in_time_is_told_so() -> None:
-    async def crowd() -> None:
-        wire = AsyncWire(Lines(address_from_url("etcd://127.0.0.1:1")))
-        soon = wire.world.now() + 0.05
-        async with contextlib.AsyncExitStack() as inside:
-            for _ in range(AT_ONCE):
-                await inside.enter_async_context(wire.room(soon))
-            with pytest.raises(EngineUnavailable, match="no time left"):
-                await wire.room(soon).__aenter__()
-        async with wire.room(wire.world.now() - 1.0):
-            pass
-
-    asyncio.run(crowd())

@@ -187,7 +187,7 @@ class Sessions:
             # other: so it has to be moved first.
             unsure = place.uncertain and home is place.session
             if unsure or home.lapsed(now) or home.ttl < ttl or home.terms.delay != delay:
-                home = self._own_session(ttl, delay) if delay or unsure else self._session(ttl, now)
+                home = self._own_session(ttl, delay, now) if delay or unsure else self._session(ttl, now)
                 place.home = home
             return home
 
@@ -207,10 +207,19 @@ class Sessions:
             session = self._current[waiting, ttl] = Session(Terms(ttl))
         return session
 
-    def _own_session(self, ttl: float, delay: float) -> Session:
+    def _own_session(self, ttl: float, delay: float, now: float) -> Session:
+        self._forget_lost(now)
         session = Session(Terms(ttl, delay))
         self._others.append(session)
         return session
+
+    def _forget_lost(self, now: float) -> None:
+        """Leases with a lock-delay that were lost: nobody gives them back, for then the name would not stay closed."""
+        for holder, place in list(self._places.items()):
+            session = place.session
+            if session.terms.delay and session.lapsed(now) and not place.waits and not place.uncertain:
+                del self._places[holder]
+                self._give_up(place)
 
     def move(self, place: Place, session: Session) -> None:
         """The key of a place hangs on another session from now on."""

@@ -71,7 +71,8 @@ class ZooKeeperEngine:
         for _ in range(TRIES):
             place = self._places.place_for(want, self.world.now())
             try:
-                answer = await self._take(place, patience, until)
+                async with self._wire.room(until):
+                    answer = await self._take(place, patience, until)
                 if isinstance(answer, Grant):
                     self._places.got(place)
                 return answer

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias
 
@@ -24,15 +23,12 @@ from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from leasehold.wires import etcd_messages as messages
 from leasehold.wires.etcd_errors import LoggedOut
 from leasehold.wires.etcd_lines import GATE, Line, Lines, Metadata
+from leasehold.wires.room import Room
 from leasehold.worlds import AsyncWorld, BlockingWorld
 
 Call: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
 BEYOND_ITS_DEADLINE = 5.0
 """gRPC itself ends a call at its deadline; this long after that, a task no longer relies on it."""
-
-
-AT_ONCE = 64
-"""So many tasks of one client take names at the same time; the others wait until one of these is answered."""
 
 
 class Bell(Protocol):
@@ -139,21 +135,11 @@ class AsyncWire(Wire):
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
         self.world = AsyncWorld()
-        self._room = asyncio.Semaphore(AT_ONCE)
+        self._room = Room(self.world, "etcd")
 
-    @contextlib.asynccontextmanager
-    async def room(self, until: float) -> AsyncIterator[None]:
-        """Ten thousand tasks that start at once would else have etcd fall so far behind that none is served in time."""
-        try:
-            full = self._room.locked()
-            async with asyncio.timeout(max(until - self.world.now(), 0.0)) if full else contextlib.nullcontext():
-                await self._room.acquire()
-        except TimeoutError:
-            raise EngineUnavailable("there was no time left to ask etcd: others of this client came first") from None
-        try:
-            yield
-        finally:
-            self._room.release()
+    def room(self, until: float) -> AbstractAsyncContextManager[None]:
+        """For as long as it is entered, the caller is among the few who ask etcd at the same time."""
+        return self._room.entered(until)
 
     async def _exchange(self, call: Call, request: bytes, seconds: float, metadata: Metadata) -> bytes:
         bell = _LoopBell()
