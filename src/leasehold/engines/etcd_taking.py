@@ -42,11 +42,21 @@ class Attempt:
         self.span = keys.in_the_way_of(want.mode)
         self.near = 0 if want.mode == "permit" else NEAR
 
+    def absent(self) -> bytes:
+        """The condition for `put`: a key that is there already keeps its place, and the session that it hangs on."""
+        return messages.if_created(self.place.key, 0)
+
     def put(self, session: Session) -> bytes:
-        """Write the key, unless it is there already: then it keeps its place, and the session that it hangs on."""
+        """Write the key, which is known to be absent then."""
+        return messages.put(*self._key_on(session))
+
+    def put_if_absent(self, session: Session) -> bytes:
+        """The same where that is not known. A full etcd does not notice it: one that it notices has to go along."""
+        return messages.put_if_absent(*self._key_on(session))
+
+    def _key_on(self, session: Session) -> tuple[bytes, bytes, int]:
         self.place.may_hang_on.add(session)
-        value = value_of(self.want, time.time(), self.patience, with_mode=True)
-        return messages.put_if_absent(self.place.key, value, session.id)
+        return self.place.key, value_of(self.want, time.time(), self.patience, with_mode=True), session.id
 
     def hang(self, session: Session) -> bytes:
         """Hang the key on another session; its place and its token stay."""
@@ -133,9 +143,11 @@ class Taking:
         if waiting is not None and not waiting.is_fresh(self._world.now(), waiting.ttl * SPENT):
             waiting = None  # not ready, and not needed if the name is free
         own = looking(messages.look(place.key))
-        then = [attempt.put(place.home), own] if want.mode == "shared" else [attempt.put(place.home)]
+        then = [attempt.put(place.home)]
+        # A shared lease does not stand among those in its way.
+        absent = [attempt.absent()] if want.mode == "shared" else []
         if waiting is not None:
-            otherwise = [attempt.put(waiting), *attempt.latest(), attempt.oldest()]
+            otherwise = [attempt.put_if_absent(waiting), *attempt.latest(), attempt.oldest()]
         elif want.mode == "permit":
             otherwise = [looking(messages.look(*attempt.span)), attempt.oldest()]
         else:
@@ -143,17 +155,12 @@ class Taking:
         revision = 0
         while True:
             condition = messages.if_none_created_since(*attempt.span, revision)
-            outcome = await self._requests.txn([condition], then, otherwise, attempt.until, place)
+            outcome = await self._requests.txn([condition, *absent], then, otherwise, attempt.until, place)
             ours = outcome.find(place.key)
-            if outcome.succeeded and (ours is None or ours.lease == place.home.id):
-                created = (outcome.revision, outcome.revision)
-                place.token, place.modified = created if ours is None else (ours.created, ours.modified)
-                place.revision = outcome.revision
+            if outcome.succeeded:
+                place.token = place.revision = place.modified = outcome.revision
                 self._sessions.move(place, place.home)
                 return Grant(place.token, since=place.home.confirmed_at)
-            if outcome.succeeded:
-                self._note_written(place, ours)
-                return None
             place.incumbent = outcome.found[-1][0] if outcome.found[-1] else None
             if waiting is not None:
                 return await self._judged(attempt, outcome)
@@ -185,8 +192,7 @@ class Taking:
             return Busy(SILENCE, _incumbent(place.incumbent))  # that it is held is known; no time was left to queue
         if ahead is not None:
             return await self._follow(attempt, ahead, waiting)
-        operations = [attempt.put(waiting), *attempt.latest(), attempt.oldest()]
-        outcome = await self._requests.txn([], operations, [], attempt.until, place)
+        outcome = await self._put(attempt, waiting, [*attempt.latest(), attempt.oldest()])
         place.incumbent = outcome.found[-1][0] if outcome.found[-1] else None
         return await self._judged(attempt, outcome)
 
@@ -195,8 +201,8 @@ class Taking:
         place = attempt.place
         self._sessions.rehome(place, attempt.want.ttl, self._world.now())
         await self._requests.confirm(place.home, attempt.until, attempt.want.ttl * FRESH)
-        operations = [attempt.put(waiting), looking(messages.look(place.key)), looking(messages.look(ahead.key))]
-        outcome = await self._requests.txn([], operations, [], attempt.until, place)
+        both = [looking(messages.look(place.key)), looking(messages.look(ahead.key))]
+        outcome = await self._put(attempt, waiting, both)
         place.incumbent = ahead.incumbent
         self._note_written(place, outcome.find(place.key))
         if not _stands_behind(place, ahead.key, outcome):
@@ -204,6 +210,11 @@ class Taking:
         place.blockade, place.revision = layout.Blockade(frozenset((ahead.key,)), 0), outcome.revision
         self._sessions.joined(place)
         return Busy(SILENCE, _incumbent(place.incumbent))
+
+    async def _put(self, attempt: Attempt, session: Session, looks: list[bytes]) -> Outcome:
+        """Have the key in the queue, and look around."""
+        put = attempt.put(session)
+        return await self._requests.txn([attempt.absent()], [put, *looks], looks, attempt.until, attempt.place)
 
     async def _judged(self, attempt: Attempt, outcome: Outcome) -> Busy | None:
         """Find out what is before a key that was just put into the queue. None: nothing, or the key itself is gone."""

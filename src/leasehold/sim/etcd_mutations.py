@@ -108,7 +108,8 @@ def looks_beyond_its_time() -> list[Edit]:
 def late_request_moves_the_key() -> list[Edit]:
     """A request to hang a waiter's key on a session is carried out late, when the key is a lease on another one."""
     return [
-        edit(etcd_taking.Attempt.put, ("messages.put_if_absent(", "messages.put(")),
+        edit(etcd_taking.Attempt.put_if_absent, ("messages.put_if_absent(", "messages.put(")),
+        edit(etcd_taking.Taking._put, ("[attempt.absent()], [put, *looks], looks", "[], [put, *looks], []")),
         edit(
             etcd_taking.Taking._note_written,
             ("place.hangs_on(ours.lease) if", "place.hangs_on(ours.lease) or place.session if"),
