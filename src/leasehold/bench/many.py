@@ -45,6 +45,8 @@ class Reached:
     count: int
     wanted: int
     why: str = ""
+    in_connections: bool = False
+    """Whether each has a connection, whose memory says nothing of what was to be measured."""
 
     def remark(self, what: str) -> str:
         """What the figures are of, where that is less than was to be measured."""
@@ -108,7 +110,8 @@ def _wanted(place: Place, many: int, *, trace: bool) -> Reached:
     """How many to measure: fewer where each is a connection, and in a process that is slow since it is traced."""
     reached = Reached(many, many)
     if Capability.OUTLIVES_CONNECTION not in Leasehold(place.on).facts.capabilities and many > IN_CONNECTIONS:
-        reached.count, reached.why = IN_CONNECTIONS, "each has a connection of its own, of which servers have few"
+        reached.count, reached.in_connections = IN_CONNECTIONS, True
+        reached.why = "each has a connection of its own, of which servers have few"
     elif trace:
         reached.count = many // TRACED_LESS
     return reached
@@ -241,8 +244,9 @@ def _aims_of_leases(run: Run, place: Place, held: dict[str, Figure], reached: Re
     many, on = f"{reached.count:,}", f"on {place.engine}"
     # A shorter TTL makes for a shorter benchmark; three times the TTL is a third of the renewals.
     share = Figure(held[SHARE].value * run.effort.leases_ttl / TTL, "%")
+    memory = Aim(f"bytes of memory a lease, of {many} {on}", "at most", MOST_BYTES_A_LEASE, held[RESIDENT])
     return [
-        Aim(f"bytes of memory a lease, of {many} {on}", "at most", MOST_BYTES_A_LEASE, held[RESIDENT]),
+        *([] if reached.in_connections else [memory]),
         Aim(f"leases lost, of {many} {on}", "at most", 0, held[LOST]),
         Aim(f"keeper threads for {many} leases {on}", "at most", 1, held[KEEPERS]),
         Aim(f"% of a core to keep {many} leases at a TTL of {TTL} s {on}", "at most", MOST_SHARE, share),
@@ -252,7 +256,8 @@ def _aims_of_leases(run: Run, place: Place, held: dict[str, Figure], reached: Re
 def _aims_of_waiters(_run: Run, place: Place, waited: dict[str, Figure], reached: Reached) -> list[Aim]:
     on = f"on {place.engine}"
     many = "" if reached.count == reached.wanted else f", of {reached.count:,}"
-    aims = [Aim(f"bytes of memory a waiting task{many} {on}", "at most", MOST_BYTES_A_WAITER, waited[RESIDENT])]
+    memory = Aim(f"bytes of memory a waiting task{many} {on}", "at most", MOST_BYTES_A_WAITER, waited[RESIDENT])
+    aims = [] if reached.in_connections else [memory]
     if COMMANDS in waited:
         what = f"commands/s of {reached.count:,} waiting tasks {on}"
         aims.append(Aim(what, "at most", MOST_COMMANDS, waited[COMMANDS]))
