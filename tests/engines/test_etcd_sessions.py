@@ -33,3 +33,13 @@ def test_what_was_given_up_is_forgotten_when_no_session_is_left_that_it_may_hang
     sessions.session_for(3, 4.0).confirm(4.0, 3.0)
     sessions.session_for(3, 8.0)
     assert sessions.known(wanted.holder) is None
+
+
+def test_a_key_on_a_session_that_seems_over_is_deleted_if_that_is_kept_alive_after_all() -> None:
+    sessions, wanted = Sessions(), want("a", ttl=3)
+    place = sessions.place_for(wanted, keys_of("", "a"), 0.0)
+    place.home.confirm(0.0, 3.0)
+    place.token = 7
+    again = sessions.place_for(wanted, keys_of("", "a"), 3.1)
+    assert again.key != place.key
+    assert place.key in place.session.debts

@@ -20,6 +20,9 @@ T = TypeVar("T")
 FRESH: Final = 1 / 6
 """A session is kept alive before a lease is hung on it, if this share of the lease would be over already."""
 
+LEFT_TO_OTHERS: Final = 1 / 2
+"""Up to this share of its TTL, keeping a session alive is left to one who said that it would: it may be interrupted."""
+
 
 class Requests:
     """What is asked of one cluster, in one world. Every request leaves within its `until`, once."""
@@ -87,7 +90,7 @@ class Requests:
                     return
                 except LeaseExists:  # an earlier request got there, or another thread's
                     now = self.world.now()
-            elif now < session.refresh_at(age):
+            elif now < session.refresh_at(age) and session.is_fresh(now, session.ttl * LEFT_TO_OTHERS):
                 return
             session.claim(now)
             if not await self.keep_alive(session, until):

@@ -180,6 +180,8 @@ class Sessions:
             place = self._places.get(want.holder)
             if place is None or place.session.over(now) or place.owed:
                 if place is not None:
+                    # Over by our clock it may still be there, and somebody just be keeping it alive, with the key.
+                    place.uncertain |= not place.session.dead
                     self._leave(place)
                 place = self._places[want.holder] = Place(self._session(want.ttl, now), keys, want.mode)
             return place

@@ -63,7 +63,10 @@ def lease_counted_from_the_take() -> list[Edit]:
         edit(etcd_taking.Taking._claim, ("return Grant(token, since=place.home.confirmed_at)", "return Grant(token)")),
         edit(
             etcd_requests.Requests.confirm,
-            ("elif now < session.refresh_at(age):", "elif now < session.refresh_at(session.ttl):"),
+            (
+                "now < session.refresh_at(age) and session.is_fresh(now, session.ttl * LEFT_TO_OTHERS)",
+                "now < session.refresh_at(session.ttl)",
+            ),
         ),
     ]
 
