@@ -17,7 +17,8 @@ from leasehold.engines.mysql import MysqlEngine
 from leasehold.wires import mysql_ear
 from leasehold.wires.mysql_ear import GATE, MOST_LETTERS
 from leasehold.wires.mysql_packets import Answers, Inbox, Nonsense, framed
-from leasehold.wires.sql_table import SCHEMA_VERSION, Request, Statement
+from leasehold.wires.mysql_tables import SCHEMA_VERSION
+from leasehold.wires.sql_table import Request, Statement
 
 WORLDS = ("blocking", "asyncio")
 

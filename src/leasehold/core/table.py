@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from leasehold.core.engine import HolderStatus, Mode, NameStatus, WaiterStatus
+from leasehold.core.engine import HolderStatus, Mode, NameStatus, Suspect, WaiterStatus, Want
 
 TURN = 2_000_000
 """How long a woken waiter may take to claim its turn."""
@@ -103,6 +103,21 @@ class Ask(NamedTuple):
     suspect: tuple[int, int] | None = None
     floor: int = 0
     """A token that the asker has seen from this engine: what is minted must be above it."""
+
+    @classmethod
+    def of(cls, want: Want, patience: float | None, address: str, suspect: Suspect | None) -> Ask:
+        """What a caller wants, in microseconds."""
+        return cls(
+            want.holder,
+            int(want.ttl * 1_000_000),
+            want.mode,
+            want.limit,
+            int(want.delay * 1_000_000),
+            want.about,
+            None if patience is None else int(patience * 1_000_000),
+            address,
+            suspect,
+        )
 
 
 class Taken(NamedTuple):

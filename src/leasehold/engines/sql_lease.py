@@ -226,7 +226,7 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
         try:
             address = await self._wire.listen(want.holder, patience, until)
             if suspect is None and not comes_back:
-                answer = await self._queue_at_once(want.name, _ask(want, patience, address, None), until)
+                answer = await self._queue_at_once(want.name, Ask.of(want, patience, address, None), until)
             if answer is None:
                 answer = await self._take_by_table(want, patience, address, suspect, until)
             else:
@@ -240,7 +240,7 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
     async def _take_by_table(
         self, want: Want, patience: float | None, address: str, suspect: Suspect | None, until: float
     ) -> Taken | Refused:
-        ask = _ask(want, patience, address, suspect)
+        ask = Ask.of(want, patience, address, suspect)
 
         def take(record: Record) -> Changed[Taken | Refused]:
             answer = table.take(record.entry, ask, record.now, record.now)
@@ -420,20 +420,6 @@ class SqlLeaseEngine(ABC, Generic[LineT]):
 def _lapse(record: Record) -> Changed[None]:
     record.lapse()
     return Changed(None, lazy=True)
-
-
-def _ask(want: Want, patience: float | None, address: str, suspect: Suspect | None) -> Ask:
-    return Ask(
-        want.holder,
-        int(want.ttl * 1_000_000),
-        want.mode,
-        want.limit,
-        int(want.delay * 1_000_000),
-        want.about,
-        None if patience is None else int(patience * 1_000_000),
-        address,
-        suspect,
-    )
 
 
 @functools.lru_cache(maxsize=64)

@@ -152,17 +152,7 @@ class SqliteEngine:
             connection.execute("COMMIT")
             self._queued.discard(want.holder)
             return Taken(stamp)
-        ask = Ask(
-            want.holder,
-            int(want.ttl * 1_000_000),
-            want.mode,
-            want.limit,
-            int(want.delay * 1_000_000),
-            want.about,
-            None if patience is None else int(patience * 1_000_000),
-            address,
-            suspect,
-        )
+        ask = Ask.of(want, patience, address, suspect)
         record = Record(connection, self._namespace, want.name)
         record.load_queue_for(ask, now, comes_back=comes_back)
         answer = table.take(record.entry, ask, now, stamp)

@@ -12,8 +12,10 @@ from leasehold.wires.mysql_errors import NO_PRIVILEGE, NO_TABLE, error_from
 from leasehold.wires.mysql_line import Line
 from leasehold.wires.mysql_packets import SqlError, written
 from leasehold.wires.postgres_errors import nonsense
-from leasehold.wires.sql_table import SCHEMA_VERSION, Dialect, Request, Statement
+from leasehold.wires.sql_table import Dialect, Request, Statement
 
+SCHEMA_VERSION: Final = 1
+"""Raised whenever the tables change: those of another version are refused, and left alone."""
 CLOCK: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 """Microseconds since 1970, whatever the session's time zone. It stands still within one statement, and only there."""
 PREFIX: Final = "leasehold_"

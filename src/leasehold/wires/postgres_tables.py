@@ -8,8 +8,10 @@ from leasehold.errors import EngineError
 from leasehold.wires.postgres_errors import NO_PRIVILEGE, NO_TABLE, SqlError, error_from, nonsense
 from leasehold.wires.postgres_line import Line
 from leasehold.wires.postgres_target import Target
-from leasehold.wires.sql_table import SCHEMA_VERSION, Dialect, Request, Statement
+from leasehold.wires.sql_table import Dialect, Request, Statement
 
+SCHEMA_VERSION: Final = 2
+"""Raised whenever the tables change: those of another version are refused, and left alone."""
 CLOCK: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 """Microseconds since 1970. Not now(), which stands still within a transaction."""
 LAZILY: Final = "(SELECT set_config('synchronous_commit', 'off', true)) AS lazily"

@@ -20,7 +20,6 @@ from leasehold.core.table import Entry, Place, Seat
 from leasehold.errors import EngineUnavailable
 from leasehold.wires.sqlite_rows import ALL, QUEUE, SEATS
 
-SCHEMA_VERSION: Final = 1
 KEEP_IDLE: Final = 24 * 3600 * 1_000_000
 """How long a name that nobody uses keeps its row, in microseconds."""
 USUAL_DEPTH: Final = 32
