@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tests.contract.engines import memory_folder
 from tests.engines.etcd_help import WORLDS, Driven, counted, eventually, family_at, fresh_name, keys_of, want
+from tests.engines.in_turn import assert_served_in_turn
 from tests.support.etcd_server import EtcdNode, running_etcd
 
 from leasehold import AsyncLeasehold, Leasehold
@@ -56,13 +57,8 @@ def test_who_queues_behind_its_own_client_looks_at_two_keys_and_not_at_the_queue
 
 
 def test_a_stranger_between_two_of_one_client_keeps_its_place(engine: Driven, other: Driven) -> None:
-    in_turn = [(driver, want(name)) for name in [fresh_name()] for driver in (other, engine, other, engine, engine)]
-    for driver, one in in_turn:
-        driver.take(one, patience=PATIENCE)
-    for place, (driver, one) in enumerate(in_turn):
-        answers = [type(each.take(wanted, patience=PATIENCE)) for each, wanted in in_turn[place:]]
-        assert answers == [Grant] + [Busy] * (len(in_turn) - place - 1)
-        assert driver.release(one.name, one.holder)
+    name = fresh_name()
+    assert_served_in_turn([(driver, want(name)) for driver in (other, engine, other, engine, engine)])
 
 
 def test_who_stood_before_it_may_leave_the_queue(engine: Driven, other: Driven) -> None:

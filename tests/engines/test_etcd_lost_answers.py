@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.engines.etcd_help import WORLDS, Driven, World, counted, family_at, fresh_name, keys_of, want
+from tests.engines.etcd_help import WORLDS, Counted, Driven, World, counted, family_at, fresh_name, keys_of, want
 from tests.support.etcd_server import EtcdNode, encoded, running_etcd
 
 from leasehold import EngineError, EngineUnavailable, OutcomeUnknown
 from leasehold.core.engine import Busy, Grant, Mode, Renewal
 from leasehold.testing.proxy import Proxy
-from leasehold.wires.etcd_messages import TXN
+from leasehold.wires.etcd_messages import TXN, hang, if_modified, txn
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +78,11 @@ def test_a_request_that_is_carried_out_late_leaves_no_ghost(server: EtcdNode) ->
     engine.close()
 
 
+def changes_of(requests: Counted) -> list[bytes]:
+    """The transactions that were sent so far."""
+    return [request for method, request in zip(requests.made, requests.sent, strict=True) if method == "Txn"]
+
+
 @pytest.mark.parametrize("mode", ["exclusive", "shared", "permit"])
 def test_what_was_sent_while_it_waited_does_not_move_a_lease_when_it_comes_late(server: EtcdNode, mode: Mode) -> None:
     """Requests that were given up may be carried out at any time, here all of them once more after the grant."""
@@ -93,14 +98,37 @@ def test_what_was_sent_while_it_waited_does_not_move_a_lease_when_it_comes_late(
     assert isinstance(grant, Grant)
     session, [key] = engine.place(wanted).session, keys_of(server, name)
     assert server.session_of(key) == session.id
-    sent = [request for method, request in zip(requests.made, requests.sent, strict=True) if method == "Txn"]
-    assert len(sent) >= 2
-    for request in sent:
+    assert len(changes_of(requests)) >= 2
+    for request in changes_of(requests):
         engine.family._lines.current().calls[TXN](request, timeout=5)
     assert server.session_of(key) == session.id, "what waiters hang on is kept alive by nobody any more"
-    assert engine.renew([Renewal(name, wanted.holder, grant.token, 30)]) == [True]
+    for ttl in (60, 90):
+        earlier = changes_of(requests)
+        assert engine.renew([Renewal(name, wanted.holder, grant.token, ttl)]) == [True]
+        session, previous = engine.place(wanted).session, session
+        assert server.session_of(key) == session.id != previous.id, "a longer TTL has another session"
+        for request in earlier:
+            engine.family._lines.current().calls[TXN](request, timeout=5)
+        assert server.session_of(key) == session.id, "nor does what once made it the holder, or prolonged it, move it"
     for one in (before, engine):
         one.close()
+
+
+def test_a_lease_that_a_late_request_could_still_move_is_written_anew(server: EtcdNode) -> None:
+    """To prolong it, it was to be hung on a longer session; nobody knows whether that will still be carried out."""
+    engine = Driven(family_at(server.url))
+    grant = engine.take(wanted := want(fresh_name(), ttl=30))
+    assert isinstance(grant, Grant)
+    place, renewal = engine.place(wanted), Renewal(wanted.name, wanted.holder, grant.token, 30)
+    engine.take(want(fresh_name(), ttl=60))  # so that the longer session is there
+    longer = engine.family.sessions.session_for(60, engine.engine.world.now())
+    late = txn([if_modified(place.key, place.modified)], [hang(place.key, longer.id)], [])
+    place.loose = True  # as after an answer that did not come
+    assert engine.renew([renewal]) == [True]
+    engine.family._lines.current().calls[TXN](late, timeout=5)
+    assert server.session_of(place.key.decode()) == place.session.id, "the late request finds another key than it saw"
+    assert not place.loose
+    engine.close()
 
 
 def test_a_lost_answer_to_a_release_is_unknown_and_the_retry_says_so(proxy: Proxy, through_proxy: Driven) -> None:

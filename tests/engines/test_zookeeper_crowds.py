@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from tests.engines.in_turn import assert_served_in_turn
 from tests.engines.zookeeper_help import WORLDS, Driven, World, eventually, family_at, fresh_name, want
 from tests.support.zookeeper_server import ZooKeeperServer, running_zookeeper
 
@@ -129,13 +130,8 @@ def test_the_turn_goes_on_in_a_crowd_without_a_listing(
 
 
 def test_a_stranger_between_two_of_one_client_keeps_its_place(driven: Driven, other: Driven) -> None:
-    in_turn = [(driver, want(name)) for name in [fresh_name()] for driver in (other, driven, other, driven, driven)]
-    for driver, one in in_turn:
-        driver.take(one, patience=PATIENCE)
-    for place, (driver, one) in enumerate(in_turn):
-        answers = [type(each.take(wanted, patience=PATIENCE)) for each, wanted in in_turn[place:]]
-        assert answers == [Grant] + [Busy] * (len(in_turn) - place - 1)
-        assert driver.release(one.name, one.holder)
+    name = fresh_name()
+    assert_served_in_turn([(driver, want(name)) for driver in (other, driven, other, driven, driven)])
 
 
 def test_one_that_gave_up_is_not_taken_for_one_that_had_its_turn(driven: Driven, other: Driven) -> None:

@@ -124,3 +124,10 @@ def late_request_moves_the_key() -> list[Edit]:
 def looks_for_as_long_as_it_waits() -> list[Edit]:
     """A look whose answer is lost makes a waiter deaf for the rest of its wait."""
     return [edit(etcd.EtcdEngine._listen, ("min(now + LOOK_WITHIN, latest)", "latest"))]
+
+
+@_caught_by("leftovers")
+def counts_on_a_promise() -> list[Edit]:
+    """Who hangs its key on a session leaves it to another one to keep that alive, who may have been interrupted."""
+    fresh = " and session.is_fresh(now, session.ttl * LEFT_TO_OTHERS)"
+    return [edit(etcd_requests.Requests.confirm, (fresh, ""))]
