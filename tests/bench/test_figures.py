@@ -59,8 +59,9 @@ def test_contestants_take_turns_and_each_round_starts_with_another_one() -> None
 def test_a_round_is_judged_by_changes_waits_and_hand_offs() -> None:
     first = [(0.0, 0.1, 0.2), (0.2, 0.5, 0.6)]
     second = [(0.0, 0.3, 0.4), (0.4, 0.7, 0.8)]
-    found = analyse([first, second], begins=0.0, seconds=1.0)
+    found = analyse([first, second], begins=0.0, seconds=1.0, processor=0.6)
     assert found.changes_a_second == 3
+    assert found.effort == pytest.approx(0.2)
     assert found.fairness == 1.0
     assert found.longest_wait == pytest.approx(0.3)
     assert found.fair_share == pytest.approx(2 * 1.0 / 4)

@@ -86,16 +86,19 @@ def test_contended_counts_changes_and_finds_leasehold_fair_to_no_less_than_it_is
         assert ours.figures[contended.CHANGES].value > 0, "the holder changed"
         assert 0.5 <= ours.figures[contended.FAIRNESS].value <= 1.0
         assert ours.figures[contended.LONGEST].value > 0
+        assert ours.figures[contended.EFFORT].value > 0
     assert [peer.label for peer, _bound in contended.AIMS] == ["python-redis-lock", "redis-py Lock"]
     assert sum(aim.what.startswith("holder changes on redis") for aim in finding.aims) == 2
 
 
-def test_leasehold_is_to_be_ahead_of_every_peer_that_is_fair(tmp_path: Path) -> None:
+def test_leasehold_is_to_be_ahead_of_every_peer_that_is_fair_and_a_lock(tmp_path: Path) -> None:
     def lane(contestant: Contestant, changes: float, fairness: float) -> contended.Lane:
-        one = contended.Contention(changes, fairness, 0.1, 0.1, [])
+        one = contended.Contention(changes, fairness, 0.1, 0.1, [], 0.0)
         return contended.Lane(contestant, cast("Crew", None), [one], [one])
 
+    bare = dataclasses.replace(REDIS_PY, key="by-hand", bare=True)
     lanes = [lane(LEASEHOLD, 50.0, 1.0), lane(REDIS_PY, 100.0, 0.95), lane(PYTHON_REDIS_LOCK, 900.0, 0.4)]
+    lanes.append(lane(bare, 2000.0, 1.0))
     place = Place("etcd", "etcd://127.0.0.1", fresh_namespace(), tmp_path)
     [ahead, _fairness, _longest] = contended._aims(place, lanes)
     assert (ahead.what, ahead.bound, ahead.met) == (f"holder changes on etcd, to those of {REDIS_PY.label}", 1.0, False)

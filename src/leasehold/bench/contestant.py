@@ -62,6 +62,8 @@ class Contestant:
     open: Opener
     contends: bool = True
     """Whether it is measured with others who want the name too, and not only alone."""
+    bare: bool = False
+    """Whether it is no lock that a library offers, but what the engine allows at best, without leases or tokens."""
 
     def runs_on(self, place: Place) -> bool:
         """Whether it can be measured there."""

@@ -23,6 +23,7 @@ class RawRedis:
         self._take = packed("SET", key, "0123456789abcdef0123456789abcdef", "NX", "PX", ttl * 1000)
         self._release = packed("DEL", key)
         self._socket = self._bare.socket
+        self._socket.settimeout(None)  # or each answer would take one more system call, to wait for it
 
     def send_take(self) -> None:
         """Ask for the key, and do not wait."""

@@ -255,7 +255,7 @@ PYTHON_REDIS_LOCK = Contestant("python-redis-lock", "python-redis-lock", "redis"
 PEERS = (
     REDIS_PY,
     PYTHON_REDIS_LOCK,
-    Contestant("redis-queue", "bare queue by hand, without leases", "redis", None, _redis_queue),
+    Contestant("redis-queue", "bare queue by hand, without leases", "redis", "hiredis", _redis_queue, bare=True),
     Contestant(
         "python-redis-lock-renewing",
         "python-redis-lock, renewing",
@@ -272,10 +272,12 @@ PEERS = (
     Contestant("filelock-sqlite", "filelock's SQLite lock", "sqlite", "filelock", _filelock_sqlite),
     Contestant("portalocker", "portalocker", "sqlite", "portalocker", _portalocker),
     Contestant("fasteners", "fasteners", "sqlite", "fasteners", _fasteners),
-    Contestant("advisory-lock", "pg_advisory_lock by hand, psycopg", "postgresql", "psycopg", _advisory_lock),
+    Contestant(
+        "advisory-lock", "pg_advisory_lock by hand, psycopg", "postgresql", "psycopg", _advisory_lock, bare=True
+    ),
     Contestant("pals", "pals", "postgresql", "pals", _pals),
     Contestant("sqlalchemy-dlock", "sqlalchemy-dlock", "postgresql", "sqlalchemy_dlock", _sqlalchemy_dlock),
-    Contestant("named-lock", "GET_LOCK by hand, PyMySQL", "mysql", "pymysql", _named_lock),
+    Contestant("named-lock", "GET_LOCK by hand, PyMySQL", "mysql", "pymysql", _named_lock, bare=True),
     Contestant("sqlalchemy-dlock-mysql", "sqlalchemy-dlock", "mysql", "sqlalchemy_dlock", _sqlalchemy_dlock),
     Contestant("etcd3gw", "etcd3gw Lock", "etcd", "etcd3gw", _etcd3gw),
     Contestant("kazoo", "kazoo Lock", "zookeeper", "kazoo", _kazoo),

@@ -61,7 +61,7 @@ def contend(place: Place, job: Job, following: Next) -> None:
         command = following()
         body, holds = command["body"], []
         time.sleep(max(command["begins"] - boot_clock(), 0.0))
-        ends = command["begins"] + command["seconds"]
+        ends, worked = command["begins"] + command["seconds"], time.process_time()
         while (asked := boot_clock()) < ends:
             with use():
                 acquired = boot_clock()
@@ -69,7 +69,7 @@ def contend(place: Place, job: Job, following: Next) -> None:
                     time.sleep(body)
                 releasing = boot_clock()
             holds.append((asked, acquired, releasing))
-        answer(holds=holds)
+        answer(holds=holds, processor=time.process_time() - worked)
 
 
 def wait(place: Place, job: Job, following: Next) -> None:

@@ -72,8 +72,7 @@ class Line:
         self._writable.register(sock, select.POLLOUT)
         self.poll = readable.poll
         """Whether there is something to read; called with milliseconds."""
-        lookout = Lookout(readable.poll)
-        self._look_out, self._doze = lookout.look, lookout.doze
+        self._look_out = Lookout(readable.poll).look
 
     def ask(self, request: bytes, until: float) -> Any:
         """Send one request and return its reply. Wake-ups in front of the reply are older than it, and dropped."""
@@ -155,7 +154,6 @@ class Line:
 
         None when the connection broke: it is time to ask.
         """
-        self._doze()
         try:
             while True:
                 reply = self._gets()

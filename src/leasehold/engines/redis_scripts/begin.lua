@@ -23,4 +23,5 @@ local HIGHEST_TOKEN = 9007199254740991  -- beyond it, numbers here would no long
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+local now_text = time[1] .. (#time[2] == 6 and time[2] or string.sub('00000' .. time[2], -6))
 local text = redis.call('GET', HEAD)

@@ -6,19 +6,18 @@ local PROMPT = 250000
 
 -- Grant the name to the head of the queue; false when it has to come for it, or is not there.
 local function hand_over(token, closed, sweep, first, second, place)
-  local since, floor, address, terms = string.match(place, '^exclusive %d+ (%d+) (%d+) (%S+) (.*)$')
+  local since, floor, address, terms, lasts, delay =
+    string.match(place, '^exclusive %d+ (%d+) (%d+) (%S+) ((%d+) (%d+) .*)$')
   if not since or now < tonumber(since) or now <= tonumber(token) or now <= tonumber(floor) then return false end
-  local lasts, delay = string.match(terms, '^(%d+) (%d+) ')
-  lasts, delay = tonumber(lasts), tonumber(delay)
+  lasts = tonumber(lasts)
   if now >= since + math.min(PROMPT, math.floor(lasts / 8)) then return false end
   local looks_by = now + lasts + LATENESS + SLACK
   if second and tonumber(redis.call('ZSCORE', KEYS[5], second) or 0) > looks_by then return false end
-  local minted = string.format('%.0f', now)
-  local head = minted .. ';' .. minted .. ',' .. closed .. ',' .. sweep .. ',none ' .. first .. ' ' .. minted .. ' '
-    .. minted .. ' 0 ' .. terms
+  local head = now_text .. ';' .. now_text .. ',' .. closed .. ',' .. sweep .. ',none ' .. first .. ' ' .. now_text .. ' '
+    .. now_text .. ' 0 ' .. terms
   local kept_ms = string.format('%.0f', (lasts + delay) / 1000 + RETENTION_MS)
   if not redis.pcall('SET', HEAD, head, 'PX', kept_ms).ok then return false end
-  if redis.call(publishing_to(address), address, first .. ' ' .. minted) == 0 then return false end
+  if redis.call(publishing_to(address), address, first .. ' ' .. now_text) == 0 then return false end
   redis.call('ZREM', KEYS[4], first)
   redis.call('ZREM', KEYS[5], first)
   redis.call('HDEL', KEYS[6], first)

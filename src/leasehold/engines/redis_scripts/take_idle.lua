@@ -1,7 +1,6 @@
 -- The shortcut for nearly every take: an idle name, and an exclusive lease. It does what the long way does, without
 -- turning text into numbers: of two numbers of the same length the greater one is also the greater text.
 
-local now_text = time[1] .. (#time[2] == 6 and time[2] or string.sub('00000' .. time[2], -6))
 local above_last = not text or #text == #now_text and text < now_text
 local above_floor = #ARGV[2] <= #now_text and ARGV[2] < now_text
 if above_last and above_floor and ARGV[3] == 'exclusive' then

@@ -11,18 +11,17 @@ if sweep and ARGV[3] == 'exclusive' and tonumber(sweep) > now and tonumber(turn)
     local looks = not second or tonumber(redis.call('ZSCORE', KEYS[5], second) or 0) <= ends + LATENESS + SLACK
     if first == holder and looks
       and tonumber(closed) <= now and tonumber(head_token) < now and tonumber(ARGV[2]) < now then
-      local token = string.format('%.0f', now)
-      redis.call('SET', HEAD, token .. ';' .. token .. ',' .. closed .. ',' .. sweep .. ',none ' .. holder .. ' '
-        .. token .. ' ' .. token .. ' 0 ' .. ARGV[5], 'PX', ARGV[4])
+      redis.call('SET', HEAD, now_text .. ';' .. now_text .. ',' .. closed .. ',' .. sweep .. ',none ' .. holder .. ' '
+        .. now_text .. ' ' .. now_text .. ' 0 ' .. ARGV[5], 'PX', ARGV[4])
       redis.call('ZREM', KEYS[4], holder)
       redis.call('ZREM', KEYS[5], holder)
       redis.call('HDEL', KEYS[6], holder)
-      return token .. ' ' .. holder
+      return now_text .. ' ' .. holder
     end
   elseif ARGV[7] and ARGV[7] ~= '' and ARGV[8] == '' then
     local incumbent, renewed, beat, lasts, about = string.match(held, '^(%S+) (%d+) %d+ (%d+) (%d+) %d+ (.*)$')
     local expires = renewed + lasts
-    local place = string.format('exclusive %s %.0f %s %s %s', ARGV[6], now, ARGV[2], ARGV[10], ARGV[5])
+    local place = 'exclusive ' .. ARGV[6] .. ' ' .. now_text .. ' ' .. ARGV[2] .. ' ' .. ARGV[10] .. ' ' .. ARGV[5]
     -- Who is in the queue already has a place, and is left to the long way.
     if incumbent ~= holder and expires > now and redis.call('HSETNX', KEYS[6], holder, place) == 1 then
       local rank = redis.call('ZCARD', KEYS[4])
