@@ -16,8 +16,9 @@ from tests.support.mariadb_server import MariadbServer
 from leasehold import Capability, Leasehold, LeaseLost, NotAcquired, NotSupported
 from leasehold.core.engine import Busy, Grant
 from leasehold.core.worlds import run_blocking
-from leasehold.engines import mysql_session
-from leasehold.engines.mysql_session import STAYS_BUSY, MysqlSessionFamily, key_of
+from leasehold.engines import mysql_session, sql_session
+from leasehold.engines.mysql_session import MysqlSessionFamily, key_of
+from leasehold.engines.sql_session import STAYS_BUSY
 from leasehold.wires.mysql_target import target_from_url
 
 HOLDING = """
@@ -89,7 +90,8 @@ def test_a_connection_that_the_server_may_end_any_moment_is_not_used_again(
 
 
 def test_who_finds_a_busy_name_queues_for_it_at_once_from_then_on(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mysql_session, "HEARD_LATELY", 60.0)  # or a busy machine may be slower than that
+    for module in (mysql_session, sql_session):
+        monkeypatch.setattr(module, "HEARD_LATELY", 60.0)  # or a busy machine may be slower than that
     namespace = fresh_namespace()
     first, second = (MysqlSessionFamily(target_from_url(url), namespace, "test").blocking() for _ in range(2))
     tokens = [0]

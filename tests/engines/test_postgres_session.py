@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import cast
 
 import pytest
 from tests.engines.postgres_help import assert_hidden, eventually, fresh_namespace, soon, want
@@ -20,9 +21,11 @@ from tests.support.programs import stopped
 from leasehold import Capability, EngineError, Leasehold, LeaseLost, NotSupported, OutcomeUnknown
 from leasehold.core.engine import Busy, Grant, Renewal
 from leasehold.core.worlds import run_blocking
-from leasehold.engines.postgres_session import PostgresSessionFamily, Settings, key_of
+from leasehold.engines import postgres_session, sql_session
+from leasehold.engines.postgres_session import PostgresSessionFamily, Ready, Settings, key_of
 from leasehold.wires.postgres_line import Line
 from leasehold.wires.postgres_target import target_from_url
+from leasehold.wires.sockets import BlockingSockets
 from leasehold.wires.sql_table import Request, Statement
 
 HOLDING = """
@@ -193,6 +196,35 @@ def test_a_heartbeat_for_a_shorter_ttl_does_not_prove_a_longer_one(url: str) -> 
     run_blocking(engine.close())
 
 
+def test_a_renewal_that_waited_for_a_release_asks_nothing_on_the_connection_of_another(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = PostgresSessionFamily(target_from_url(url), fresh_namespace(), "test")
+    engine = family.blocking()
+    grant = run_blocking(engine.take(want("n", "a" * 32), until=soon(engine)))
+    assert isinstance(grant, Grant)
+    [pin] = family.pins.all
+    assert run_blocking(pin.claim(BlockingSockets(), soon(engine)))  # as a release does
+    answers: list[list[bool | None]] = []
+    renewal = Renewal("n", "a" * 32, grant.token, 30.0)
+    posted: list[Request] = []
+    monkeypatch.setattr(Line, "post", lambda _line, request: posted.append(request))
+    renews = threading.Thread(target=lambda: answers.append(run_blocking(engine.renew([renewal], until=soon(engine)))))
+    renews.start()
+    time.sleep(0.01)
+    assert run_blocking(engine._unlock(pin, soon(engine)))
+    family.pins.unpin(pin, clean=True)
+    assert isinstance(run_blocking(engine.take(want("m", "b" * 32), until=soon(engine))), Grant)
+    [other] = family.pins.all
+    assert other.line is pin.line
+    pin.free()
+    renews.join(10)
+    assert answers == [[False]]
+    assert posted == []
+    assert run_blocking(engine.release("m", "b" * 32, until=soon(engine))) is True
+    run_blocking(engine.close())
+
+
 def test_a_connection_that_does_not_answer_is_not_asked_again_and_again(url: str) -> None:
     """The lock came while its holder waited, and then its connection was silent for a TTL: a new one finds out more."""
     a, b = "a" * 32, "b" * 32
@@ -356,6 +388,85 @@ def test_who_was_refused_waits_by_one_request_more(
     assert run_blocking(second.release("n", waiting.holder, until=soon(second))) is True
     for engine in (first, second):
         run_blocking(engine.close())
+
+
+@pytest.mark.parametrize("heard_lately", [60.0, 0.0])
+def test_who_had_to_wait_queues_at_once_from_then_on(
+    url: str, monkeypatch: pytest.MonkeyPatch, heard_lately: float
+) -> None:
+    """A change of holders is one request of each; more only on a connection that has not been heard of lately."""
+    for module in (postgres_session, sql_session):
+        monkeypatch.setattr(module, "HEARD_LATELY", heard_lately)
+    for allowed in ("EARLIER_MS", "MOST_EARLIER_MS"):  # on a busy machine more of the time is gone than usual
+        monkeypatch.setattr(postgres_session, allowed, 2000)
+    namespace = fresh_namespace()
+    first, second = (PostgresSessionFamily(target_from_url(url), namespace, "test").blocking() for _ in range(2))
+    asked: list[str] = []
+    ask = Line.ask
+
+    async def noting(line: Line, request: Request, until: float, *, commits: bool = True) -> list[tuple[object, ...]]:
+        if line in second._pins._open:
+            asked.append(request.statement.name.removeprefix("leasehold_"))
+        return await ask(line, request, until, commits=commits)
+
+    monkeypatch.setattr(Line, "ask", noting)
+    tokens = [0]
+    for turn in range(3):
+        mine = want("n", f"{turn:032x}")
+        theirs = want("n", f"{turn + 100:032x}")._replace(about="they@here:1")
+        grant = run_blocking(first.take(mine, until=soon(first)))
+        assert isinstance(grant, Grant)
+        asked.clear()
+        assert isinstance(run_blocking(second.take(theirs, until=soon(second), patience=5.15)), Busy)
+        timer = threading.Timer(0.05, run_blocking, [first.release("n", mine.holder, until=soon(first, 20.0))])
+        timer.start()
+        run_blocking(second.wait(theirs, soon(second, 5.0)))
+        handed = run_blocking(second.take(theirs, until=soon(second), patience=5.15))
+        timer.join()
+        assert isinstance(handed, Grant)
+        tokens += [grant.token, handed.token]
+        assert run_blocking(second.release("n", theirs.holder, until=soon(second))) is True
+        if heard_lately:
+            assert asked == (["lock", "unlock_only"] if turn else ["try_first", "lock", "unlock_only"])
+        else:
+            assert asked == ["try_first", "patience", "lock", "unlock_only"]
+    assert tokens == sorted(set(tokens))
+    assert isinstance(run_blocking(second.take(want("n", "f" * 32), until=soon(second))), Grant), "who cannot wait asks"
+    for engine in (first, second):
+        run_blocking(engine.close())
+
+
+def test_a_connection_that_the_server_may_end_any_moment_is_not_used_again(url: str) -> None:
+    """Where somebody has waited, the server's timer stays on, for the next wait."""
+    family = PostgresSessionFamily(target_from_url(url), fresh_namespace(), "test")
+    engine = family.blocking()
+    now = engine.world.now()
+    run_blocking(engine.take(want("n", "a" * 32), until=soon(engine)))
+    [pin] = family.pins.all
+    assert run_blocking(engine.release("n", "a" * 32, until=soon(engine))) is True
+    line = cast(Line, pin.line)
+    assert family._is_fit(line, now + 3600), "its timer is off"
+    line.is_set_for = Ready(Settings(5000, "me", "2000"), now)
+    assert family._is_fit(line, now + 1.4)
+    assert not family._is_fit(line, now + 1.6)
+    run_blocking(engine.close())
+
+
+def test_a_heartbeat_for_another_ttl_unsets_what_was_set_for_a_wait(url: str) -> None:
+    """Else a session would wait under the limit for silence of an earlier lease."""
+    family = PostgresSessionFamily(target_from_url(url), fresh_namespace(), "test")
+    engine = family.blocking()
+    grant = run_blocking(engine.take(want("n", "a" * 32, ttl=10.0), until=soon(engine)))
+    assert isinstance(grant, Grant)
+    [pin] = family.pins.all
+    line = cast(Line, pin.line)
+    for ttl, stays in ((10.0, True), (20.0, False)):
+        line.is_set_for = Ready(Settings(5000, "me", "10000"), engine.world.now())
+        renewal = Renewal("n", "a" * 32, grant.token, ttl)
+        assert run_blocking(engine.renew([renewal], until=soon(engine))) == [True]
+        assert (line.is_set_for is not None) is stays
+    assert run_blocking(engine.release("n", "a" * 32, until=soon(engine))) is True
+    run_blocking(engine.close())
 
 
 def test_settings_of_another_wait_do_not_do() -> None:

@@ -12,11 +12,20 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from leasehold.core.engine import Busy, Grant, HolderStatus, Incumbent, NameStatus, Purpose, Suspect, WaiterStatus, Want
+from leasehold.core.engine import Busy, HolderStatus, Incumbent, NameStatus, Purpose, WaiterStatus, Want
 from leasehold.engines.mysql_facts import session_facts, warn_if_weak
 from leasehold.engines.mysql_session_sql import CLOCK, SWEEP_AT_ONCE, session_statements
 from leasehold.engines.sense import sensible
-from leasehold.engines.sql_session import SHORTEST_OPENING, SLICE, SqlSessionEngine, SqlSessionFamily
+from leasehold.engines.sql_session import (
+    ANSWERS_WITHIN,
+    AT_REST,
+    HEARD_LATELY,
+    SHORTEST_OPENING,
+    SLICE,
+    WORTH_QUEUEING,
+    SqlSessionEngine,
+    SqlSessionFamily,
+)
 from leasehold.errors import EngineError, EngineUnavailable
 from leasehold.wires.mysql import connected_line
 from leasehold.wires.mysql_dial import Dialer
@@ -35,21 +44,8 @@ PAUSE: Final = 0.1
 """How often one asks again during the rest, in seconds."""
 LONGEST_KILL: Final = 1.0
 """For how long one watches whether the connection of a holder ends that was killed, in seconds."""
-AT_REST: Final = 0.5
-"""So long before the server may end a connection that rests, in seconds, it is not used again: its end may be on its
-way already."""
-HEARD_LATELY: Final = 0.25
-"""A connection that has answered within so long, in seconds, is believed to work."""
-ANSWERS_WITHIN: Final = 1.0
-"""One that has not is asked, and given up after so long."""
-WORTH_QUEUEING: Final = 1.0
-"""Who is patient for so long, in seconds, queues for a name that was busy a moment ago without asking first."""
 SHORT_TRIES: Final = 8
 """How often the short way to a lock that is free may be in vain, one time after the other, before it is given up."""
-STAYS_BUSY: Final = 16
-"""How often one does so before one asks again."""
-MOST_BUSY: Final = 1024
-"""Names that are remembered to be busy."""
 _ABOUT: Final = re.compile(r"@leasehold_about = x'([0-9a-f]*)'")
 
 
@@ -84,33 +80,7 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
     def __init__(self, family: MysqlSessionFamily, sockets: Sockets) -> None:
         super().__init__(family, sockets)
         self._waiting, self._served, self._swept_to = family.waiting, family.served, ("", "")
-        self._short_tries, self._heard_at = SHORT_TRIES, -math.inf
-        self._busy: dict[str, int] = {}
-        """Names that had to be waited for when they were last asked for, and how often that is believed from now on."""
-
-    async def take(
-        self, want: Want, *, until: float, patience: float | None = None, suspect: Suspect | None = None
-    ) -> Grant | Busy:
-        """Take the lock and mint its token in one round trip, or say who has it.
-
-        Where it is likely that somebody has it, who is patient is sent to the server's queue, which gives it to the
-        first who comes if nobody has.
-        """
-        if patience is not None and patience > WORTH_QUEUEING and self._is_busy(want):
-            return Busy(SLICE, None)
-        answer = await super().take(want, until=until, patience=patience, suspect=suspect)
-        if isinstance(answer, Busy) and len(self._busy) < MOST_BUSY:
-            self._busy[want.name] = STAYS_BUSY
-        return answer
-
-    def _is_busy(self, want: Want) -> bool:
-        # Who queues waits for as long as the caller does, so this is for a server that has answered just now.
-        if not self._busy or self.world.now() > self._heard_at + HEARD_LATELY or self._pins.get(want.holder):
-            return False
-        believed = self._busy.pop(want.name, 0)
-        if believed > 1:
-            self._busy[want.name] = believed - 1
-        return believed > 0
+        self._short_tries = SHORT_TRIES
 
     async def _try(self, pin: Pin[str], want: Want, patience: float | None, until: float) -> Busy | None:  # noqa: ARG002
         served, in_vain = self._served.get(pin.line), False
@@ -144,12 +114,6 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
         pin.pid, pin.ttl = int(connection), want.ttl
         pin.token = int(minted)
         return None
-
-    async def wait(self, want: Want, until: float) -> None:
-        """Wait in the server's own queue, and return with the lock, or without it at `until`."""
-        await super().wait(want, until)
-        if self._pins.get(want.holder) is None:
-            self._busy.pop(want.name, None)  # whatever became of it, the next one asks
 
     async def _queue(self, pin: Pin[str], want: Want, until: float) -> None:
         served = self._served.get(pin.line)
@@ -192,7 +156,6 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
         unlocked = await super()._unlock(pin, until)
         served = self._served.get(pin.line)
         if unlocked and served is not None:
-            self._heard_at = self.world.now()
             self._served[pin.line] = served._replace(heard_at=self._heard_at)
         return unlocked
 

@@ -16,8 +16,18 @@ from leasehold.core.engine import Busy, HolderStatus, Incumbent, NameStatus, Pur
 from leasehold.engines.postgres_facts import session_facts, warn_if_weak
 from leasehold.engines.postgres_session_sql import SWEEP_AT_ONCE, session_statements
 from leasehold.engines.sense import sensible
-from leasehold.engines.sql_session import SHORT_WAIT, SHORTEST_OPENING, SLICE, SqlSessionEngine, SqlSessionFamily
+from leasehold.engines.sql_session import (
+    ANSWERS_WITHIN,
+    AT_REST,
+    HEARD_LATELY,
+    SHORT_WAIT,
+    SHORTEST_OPENING,
+    SLICE,
+    SqlSessionEngine,
+    SqlSessionFamily,
+)
 from leasehold.errors import EngineError, quoted
+from leasehold.wires import sql_pins
 from leasehold.wires.postgres_dial import dial
 from leasehold.wires.postgres_errors import nonsense
 from leasehold.wires.postgres_line import Line
@@ -36,7 +46,7 @@ little later. Not later than the client, or somebody would be seen to wait who d
 
 
 class Settings(NamedTuple):
-    """What is set in a session before it waits for a lock."""
+    """What is set in a session before it waits for a lock, and stays set after that."""
 
     patience_ms: int
     about: str
@@ -48,11 +58,28 @@ class Settings(NamedTuple):
         return self[1:] == needed[1:] and 0 <= needed.patience_ms - self.patience_ms <= MOST_EARLIER_MS
 
 
+class Ready(NamedTuple):
+    """A session in which one can wait."""
+
+    settings: Settings
+    heard_at: float
+    """When it last answered."""
+
+    @property
+    def rests_until(self) -> float:
+        """Until when it can be used again, while it holds nothing: the server ends it when it is silent."""
+        return self.heard_at + int(self.settings.silence or 0) / 1000 - AT_REST
+
+
 @lru_cache(maxsize=1024)
 def key_of(namespace: str, name: str) -> int:
     """The key of a name's advisory lock: 64 bits of a strong hash over both, which cannot run into each other."""
     text = f"{len(namespace.encode())}:{namespace}:{name}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
+
+
+def _milliseconds(ttl: float) -> str:
+    return str(math.ceil(ttl * 1000))
 
 
 class PostgresSessionEngine(SqlSessionEngine[int]):
@@ -65,23 +92,24 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
     async def _try(self, pin: Pin[int], want: Want, patience: float | None, until: float) -> Busy | None:
         line = cast(Line, pin.line)
         line.is_set_for = None
-        asked = self._locking("try", want, pin)
+        terms = self._terms(want, pin)
+        asked = self._request("try", *terms)
         settings = None
         if patience is not None and patience > SHORTEST_REQUEST + GRACE + 2 * SHORT_WAIT:
             # If it has to wait, then with these settings: so that the wait is one request.
             wait = min(patience - SHORTEST_REQUEST - GRACE, SLICE)
-            settings = Settings(math.floor(wait * 1000) - EARLIER_MS, want.about, asked.values[-1])
-            asked = self._request("try_first", *asked.values, str(settings.patience_ms))
+            settings = Settings(math.floor(wait * 1000) - EARLIER_MS, want.about, terms[-1])
+            asked = self._request("try_first", *terms, str(settings.patience_ms))
         [row] = await line.ask(asked, until)
         if self._note_grant(pin, want, row):
             return None
-        line.is_set_for = settings
+        line.is_set_for = settings and Ready(settings, self.world.now())
         token, about = row[5:7]
         return Busy(SLICE, None if token is None else Incumbent(token, 0, math.inf, about))
 
-    def _locking(self, how: str, want: Want, pin: Pin[int]) -> Request:
-        values = (pin.key, self._namespace, want.name, math.ceil(want.ttl * 1_000_000), want.about)
-        return self._request(how, *values, str(math.ceil(want.ttl * 1000)))
+    def _terms(self, want: Want, pin: Pin[int]) -> tuple[Value, ...]:
+        micros, silence = math.ceil(want.ttl * 1_000_000), _milliseconds(want.ttl)
+        return (pin.key, self._namespace, want.name, micros, want.about, silence)
 
     def _note_grant(self, pin: Pin[int], want: Want, row: Row) -> bool:
         got, token, pid, namespace, name, *_ = row
@@ -106,21 +134,39 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
         # same. So a connection on which waiting failed is closed, whatever the reason; and if nobody hears of that, the
         # server ends it when it has been silent for a TTL. That setting is a transaction of its own: a wait in vain
         # would take it back.
-        line, lock = cast(Line, pin.line), self._locking("lock", want, pin)
+        line, terms = cast(Line, pin.line), self._terms(want, pin)
         left_ms = math.ceil(max(until - self.world.now(), 0.001) * 1000)
-        needed = Settings(left_ms, want.about, lock.values[-1])
-        are_set, line.is_set_for = line.is_set_for, None
+        needed = Settings(left_ms, want.about, terms[-1])
+        ready: Ready | None = line.is_set_for
+        line.is_set_for = None
         line.doze()
-        if are_set is not None and are_set.suffice(needed):
-            [row] = await line.ask(lock, until)
-        else:
-            patience = self._request("patience", str(left_ms), want.about, needed.silence)
-            requests = [self._request("begin"), patience, self._request("commit"), lock]
-            [*_, [row]] = await line.ask_all(requests, until, commits=True)
-        self._note_grant(pin, want, row)
+        is_heard = ready is not None and self.world.now() <= ready.heard_at + HEARD_LATELY
+        if ready is None or not is_heard or not ready.settings.suffice(needed):
+            # By itself, and soon: on a connection that has broken in silence one would wait for long.
+            settings = needed._replace(patience_ms=left_ms - EARLIER_MS)
+            patience = self._request("patience", str(settings.patience_ms), want.about, needed.silence)
+            await line.ask(patience, min(until, self.world.now() + ANSWERS_WITHIN))
+            ready = Ready(settings, self.world.now())
+        # Without a row there is a lock, and the row of another name.
+        [row] = await line.ask(self._request("lock", *terms), until) or [(True, None, pin.pid, None, None)]
+        if self._note_grant(pin, want, row):
+            line.is_set_for = ready
 
     def _heartbeat(self, pin: Pin[int]) -> Request:
-        return self._request("heartbeat", str(math.ceil(pin.ttl * 1000)))
+        silence, line = _milliseconds(pin.ttl), cast(Line, pin.line)
+        if line.is_set_for is not None and line.is_set_for.settings.silence != silence:
+            line.is_set_for = None
+        return self._request("heartbeat", silence)
+
+    def _unlocking(self, pin: Pin[int]) -> Request:
+        """Who had to wait may have to wait again in a moment, and leaves its session as it is."""
+        return self._request("unlock" if cast(Line, pin.line).is_set_for is None else "unlock_only", pin.key)
+
+    async def _unlock(self, pin: Pin[int], until: float) -> bool:
+        unlocked, line = await super()._unlock(pin, until), cast(Line, pin.line)
+        if line.is_set_for is not None:
+            line.is_set_for = line.is_set_for._replace(heard_at=self._heard_at)
+        return unlocked
 
     # Looking, and force
 
@@ -190,6 +236,10 @@ class PostgresSessionFamily(SqlSessionFamily[PostgresSessionEngine, int]):
         """`clock` is the server's own and `key_of` a strong hash, except in tests."""
         super().__init__(session_facts(target.address), namespace, session_statements(target, clock), key_of)
         self.target, self._label, self._tables = target, label, Tables(target)
+
+    def _is_fit(self, line: sql_pins.Line, now: float) -> bool:
+        ready: Ready | None = cast(Line, line).is_set_for
+        return line.is_usable() and (ready is None or now < ready.rests_until)
 
     def _engine_over(self, sockets: Sockets) -> PostgresSessionEngine:
         return PostgresSessionEngine(self, sockets)

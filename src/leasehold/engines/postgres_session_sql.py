@@ -14,28 +14,27 @@ LONGEST_TERMINATION_MS: Final = 1000
 
 # The token is minted after the lock is had, and in the same statement. A row of another name is left alone: then there
 # is a lock and no token.
-_LOCK: Final = """
-WITH l AS MATERIALIZED (SELECT {lock} AS got),
-minted AS (
+_MINT: Final = """
     INSERT INTO {prefix}session AS f (key, namespace, name, token, since, ttl, about)
     SELECT $1, $2, $3, greatest(meta.base + 1, {now}), {now}, $4, $5 FROM l, {prefix}meta AS meta{lazily} WHERE l.got
     ON CONFLICT (key) DO UPDATE SET token = greatest(f.token + 1, {now}), since = {now}, ttl = $4, about = $5
     WHERE f.namespace = $2 AND f.name = $3
-    RETURNING token
-)
+"""
+_TRY: Final = """
+WITH l AS MATERIALIZED (SELECT pg_try_advisory_lock($1::bigint) AS got),
+minted AS ({mint} RETURNING token)
 SELECT l.got, minted.token, pg_backend_pid(), f.namespace, f.name, f.token, f.about,
     CASE WHEN {when} THEN set_config('idle_session_timeout', $6, false) END{more}
 FROM l LEFT JOIN minted ON true LEFT JOIN {prefix}session AS f ON f.key = $1
 """
-_TRY: Final = "pg_try_advisory_lock($1::bigint)"
 # What a wait needs, for one who will wait next.
 _PATIENCE: Final = """,
     CASE WHEN NOT l.got THEN set_config('lock_timeout', $7, false) || set_config('application_name', $5, false)
     END"""
 
 
-def _written(lock: str, *, when: str = "l.got", more: str = "") -> str:
-    return _LOCK.replace("{lock}", lock).replace("{when}", when).replace("{more}", more)
+def _trying(*, when: str, more: str = "") -> str:
+    return _TRY.replace("{mint}", _MINT).replace("{when}", when).replace("{more}", more)
 
 
 _LOCKED: Final = """
@@ -43,14 +42,19 @@ locktype = 'advisory' AND objsubid = 1 AND database = (SELECT oid FROM pg_databa
 AND ((classid::bigint << 32) | objid::bigint) = {key}
 """
 _TEXTS: Final = {
-    "try": _written(_TRY),
-    "try_first": _written(_TRY, when="true", more=_PATIENCE),
-    "lock": _written("pg_advisory_lock($1::bigint)::text IS NOT NULL"),
+    "try": _trying(when="l.got"),
+    "try_first": _trying(when="true", more=_PATIENCE),
+    # The limit for silence was set before, but perhaps in another session: a proxy may have found this one since.
+    "lock": f"""
+        WITH l AS MATERIALIZED (SELECT pg_advisory_lock($1::bigint)::text IS NOT NULL AS got)
+        {_MINT} RETURNING true, token, pg_backend_pid(), namespace, name,
+            set_config('idle_session_timeout', $6, false)""",
     "patience": """
         SELECT set_config('lock_timeout', $1, false), set_config('application_name', $2, false),
             set_config('idle_session_timeout', $3, false)""",
     "heartbeat": "SELECT pg_backend_pid(), set_config('idle_session_timeout', $1, false)",
     "unlock": "SELECT pg_advisory_unlock($1::bigint), pg_backend_pid(), set_config('idle_session_timeout', '0', false)",
+    "unlock_only": "SELECT pg_advisory_unlock($1::bigint), pg_backend_pid()",
     "status": """
         SELECT f.token, f.about, {now} - f.since, f.ttl, l.granted, a.application_name,
             (extract(epoch FROM clock_timestamp() - l.waitstart) * 1000000)::bigint

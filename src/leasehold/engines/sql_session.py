@@ -8,6 +8,7 @@ its process or its connection ends. Tokens come from a table.
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic
@@ -34,6 +35,19 @@ LOOK_EVERY: Final = 0.1
 FRESH: Final = 0.1
 """What a wait of less than this share of a TTL has brought is taken as it is, as a lease since the wait began: the
 server's timer started no earlier. After a longer wait the timer is started anew, for a round trip."""
+AT_REST: Final = 0.5
+"""So long before the server may end a connection that rests, in seconds, it is not used again: its end may be on its
+way already."""
+HEARD_LATELY: Final = 0.25
+"""A connection that has answered within so long, in seconds, is believed to work."""
+ANSWERS_WITHIN: Final = 1.0
+"""One that has not is asked, and given up after so long."""
+WORTH_QUEUEING: Final = 1.0
+"""Who is patient for so long, in seconds, queues for a name that was busy a moment ago without asking first."""
+STAYS_BUSY: Final = 16
+"""How often one does so before one asks again."""
+MOST_BUSY: Final = 1024
+"""Names that are remembered to be busy."""
 SWEEP_EVERY: Final = 256
 SESSION_CAPABILITIES: Final = frozenset(
     {
@@ -56,6 +70,9 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         self._looking: asyncio.Task[None] | None = None
         self._tell: Callable[[str], object] = lambda _holder: None
         self._takes_until_sweep = 1 + int(self.world.chance() * SWEEP_EVERY)
+        self._heard_at, self._ended = -math.inf, 0
+        self._busy: dict[str, int] = {}
+        """Names that had to be waited for when they were last asked for, and how often that is believed from now on."""
 
     def _request(self, what: str, *values: Value) -> Request:
         return Request(self._statements[what], values)
@@ -96,8 +113,14 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         patience: float | None = None,
         suspect: Suspect | None = None,  # noqa: ARG002 -- no clock that could be set back keeps these leases
     ) -> Grant | Busy:
-        """Take the lock and mint its token in one round trip, or say who has it."""
+        """Take the lock and mint its token in one round trip, or say who has it.
+
+        Where it is likely that somebody has it, who is patient is sent to the server's queue, which gives it to the
+        first who comes if nobody has.
+        """
         pin = self._pins.get(want.holder)
+        if pin is None and patience is not None and patience > WORTH_QUEUEING and self._is_busy(want.name):
+            return Busy(SLICE, None)
         if pin is not None and pin.token:
             since = self._brought_since(pin, want.ttl)
             if since is not None:
@@ -114,7 +137,21 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         if busy is None:
             return Grant(pin.token)
         self._pins.unpin(pin, clean=True)
+        if len(self._busy) < MOST_BUSY:
+            self._busy[want.name] = STAYS_BUSY
         return busy
+
+    def _is_busy(self, name: str) -> bool:
+        if self._ended != self._pins.ended:
+            self._ended = self._pins.ended
+            self._busy.clear()  # another server may know nothing of these names, or of others that have their keys
+        # Who queues waits for as long as the caller does, so this is for a server that has answered just now.
+        if not self._busy or self.world.now() > self._heard_at + HEARD_LATELY:
+            return False
+        believed = self._busy.pop(name, 0)
+        if believed > 1:
+            self._busy[name] = believed - 1
+        return believed > 0
 
     async def _sweep_now_and_then(self, until: float) -> None:
         self._takes_until_sweep -= 1
@@ -141,6 +178,11 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
 
     async def wait(self, want: Want, until: float) -> None:
         """Wait in the server's own queue, and return with the lock, or without it at `until`."""
+        await self._wait(want, until)
+        if self._pins.get(want.holder) is None:
+            self._busy.pop(want.name, None)  # whatever became of it, the next one asks
+
+    async def _wait(self, want: Want, until: float) -> None:
         left = until - self.world.now()
         if left < SHORT_WAIT:
             await self.world.sleep(max(left, 0.0))
@@ -283,13 +325,18 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         if not heard or not pin.token or not pin.line.is_usable():
             return False
         try:
-            [[unlocked, pid, *_]] = await pin.line.ask(self._request("unlock", pin.key), until)
+            [[unlocked, pid, *_]] = await pin.line.ask(self._unlocking(pin), until)
         except Overdue:
             return False  # the lock went with the session, before this request was read
         except EngineUnavailable as error:
             # Even if it was not sent: the connection is closed now, and that gives the lock back.
             raise OutcomeUnknown(str(error)) from None
+        self._heard_at = self.world.now()
         return bool(unlocked) and pid == pin.pid
+
+    def _unlocking(self, pin: Pin[KeyT]) -> Request:
+        """Gives the lock back, and answers whether it was held, and who serves this connection."""
+        return self._request("unlock", pin.key)
 
     async def close(self) -> None:
         """Close what no lease needs. Leases that are held stay so until their TTL."""

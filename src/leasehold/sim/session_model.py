@@ -145,7 +145,8 @@ class PostgresSessions(Sessions):
             raise TimeIsUp
         if not self.lock(connection, values[0]):
             raise Waits(values[0], connection.patience or inf, values[4])
-        return self._locked(connection, True, values)
+        [row] = self._locked(connection, True, values)
+        return [] if row[1] is None else [(*row[:3], *values[1:3], values[5])]
 
     def _begin(self, _connection: Connection) -> list[Row]:
         return []
@@ -165,6 +166,9 @@ class PostgresSessions(Sessions):
         unlocked = self.unlock(connection, key)
         connection.silence = 0.0
         return [(unlocked, connection.pid, "0")]
+
+    def _unlock_only(self, connection: Connection, key: Key) -> list[Row]:
+        return [(self.unlock(connection, key), connection.pid)]
 
     def _force(self, connection: Connection, key: Key, namespace: str, name: str) -> list[Row]:
         row = self.rows.setdefault(key, Token(namespace, name))

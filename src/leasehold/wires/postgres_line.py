@@ -11,6 +11,7 @@ import os
 import select
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import ceil
 from time import monotonic
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from leasehold.wires.postgres_errors import (
     unanswered,
     unreachable,
 )
-from leasehold.wires.sockets import BlockingSockets, Sockets
+from leasehold.wires.sockets import LONGEST_POLL, BlockingSockets, Sockets
 from leasehold.wires.sql_table import Raced, Request, Row, Statement
 
 _FATAL: Final = pq.ExecStatus.FATAL_ERROR
@@ -231,7 +232,11 @@ class Line:
         return first
 
     async def _fill(self, until: float) -> None:
-        if not await self.sockets.ready(self._pgconn.socket, to_write=False, until=until):
+        if type(self.sockets) is BlockingSockets:
+            left = until - self.sockets.world.now()
+            if not self._arrived(ceil(min(max(left, 0.0), LONGEST_POLL) * 1000)) and left <= LONGEST_POLL:
+                raise TimeoutError
+        elif not await self.sockets.ready(self._pgconn.socket, to_write=False, until=until):
             raise TimeoutError
         self._consume()
 

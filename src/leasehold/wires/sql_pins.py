@@ -109,6 +109,8 @@ class Pins(Generic[KeyT]):
         self._connect, self._is_fit = connect, is_fit
         self._pins: dict[str, Pin[KeyT]] = {}
         self._idle: list[Line] = []
+        self.ended = 0
+        """How many connections were given up, or found to be over: behind the next one may be another server."""
         self._open: weakref.WeakSet[Line] = weakref.WeakSet()
 
     def get(self, holder: str) -> Pin[KeyT] | None:
@@ -135,6 +137,7 @@ class Pins(Generic[KeyT]):
             if self._is_fit(line, sockets.world.now()):
                 line.sockets = sockets
                 return line
+            self.ended += 1
             line.close()
         line = await self._connect(sockets, until)
         self._open.add(line)
@@ -173,6 +176,7 @@ class Pins(Generic[KeyT]):
         if clean:
             self._keep(pin.line)
         else:
+            self.ended += 1
             pin.line.close()
 
     @contextmanager
