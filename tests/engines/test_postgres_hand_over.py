@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from tests.engines.postgres_help import WORLDS, Caller, calling, eventually, want
@@ -115,6 +117,38 @@ def test_one_round_trip_each_is_all_that_is_needed(
         handed = waiter.take(SECOND, patience=10.0)
     assert handed.token > before.token
     assert waiter.release("n", SECOND.holder) is True
+
+
+@pytest.mark.parametrize("step", ["release_to_next", "take_turn"])
+def test_a_turn_in_a_crowd_looks_at_its_head_only(postgres_server: PostgresServer, step: str) -> None:
+    """Also by a plan that was made before there was a crowd."""
+    with calling(postgres_server.url, "blocking") as caller, closing(postgres_server.superuser()) as connection:
+        assert isinstance(caller.take(FIRST), Grant)
+        engine = caller.engine
+        text = engine._statements[step].text
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        connection.execute(f"PREPARE turn AS {text}".encode())
+        holder = FIRST.holder if step == "release_to_next" else "w1"
+        terms = {"release_to_next": "", "take_turn": ", 30000000, 0, 'me'"}[step]
+        turn = f"EXPLAIN (ANALYZE, TIMING OFF) EXECUTE turn ('{engine._namespace}', 'n', '{holder}'{terms})".encode()
+        connection.execute("BEGIN")
+        connection.execute(turn)
+        connection.execute("ROLLBACK")
+        connection.execute(
+            "INSERT INTO leasehold_waiter SELECT namespace, name, n, 'w' || n, 'exclusive', 1, since, "
+            "since + 60000000, '', 'they', lasts, 0 FROM leasehold_lease, generate_series(1, 3000) AS n "
+            "WHERE namespace = %s AND name = 'n'",
+            (engine._namespace,),
+        )
+        free = ", holder = NULL" if step == "take_turn" else ""
+        connection.execute(
+            f"UPDATE leasehold_lease SET crowd = 2{free} WHERE namespace = %s".encode(), (engine._namespace,)
+        )
+        plan = [line for [line] in connection.execute(turn)]
+        looked_at = [int(rows) for line in plan for rows in re.findall(r"waiter.*actual rows=([0-9]+)", line)]
+        passed_by = [int(rows) for line in plan for rows in re.findall(r"Rows Removed by .*: ([0-9]+)", line)]
+        assert looked_at
+        assert max(looked_at + passed_by) < 10, "\n".join(plan)
 
 
 def test_the_lock_delay_that_was_asked_for_comes_with_the_lease(holder: Caller, waiter: Caller) -> None:

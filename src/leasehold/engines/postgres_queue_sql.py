@@ -13,9 +13,10 @@ from leasehold.wires.sql_table import USUAL_DEPTH
 
 _LAZILY: Final = "set_config('synchronous_commit', 'off', true)"
 _LOCK: Final = "SELECT {what} FROM {prefix}lease WHERE namespace = $1 AND name = $2 FOR UPDATE"
+# Who leaves the queue is found by its number, given as a single value: in a join, all places of the name are looked at.
 _HEAD: Final = """
 head AS MATERIALIZED (
-    SELECT holder, mode, most, since, until, address, about, lasts, delay FROM {prefix}waiter
+    SELECT seq, holder, mode, most, since, until, address, about, lasts, delay FROM {prefix}waiter
     WHERE namespace = $1 AND name = $2 AND until > {now} ORDER BY seq LIMIT 1
 )"""
 # Put among the others while somebody holds the name for itself, as the lease table does it. Left to that: a queue of
@@ -61,9 +62,9 @@ WITH {head}, taken AS (
                 WHERE namespace = $1 AND name = $2 AND holder <> $3 AND until > {now} ORDER BY seq LIMIT 1
             ) AS next WHERE until > {now} + $4 + {late}
         )
-    RETURNING l.token, l.holder
+    RETURNING l.token, l.holder, head.seq
 ), left_queue AS (
-    DELETE FROM {prefix}waiter AS w USING taken WHERE w.namespace = $1 AND w.name = $2 AND w.holder = $3
+    DELETE FROM {prefix}waiter WHERE namespace = $1 AND name = $2 AND seq = (SELECT seq FROM taken)
 )
 SELECT token, holder FROM taken
 """
@@ -102,8 +103,7 @@ WITH {head}, held AS MATERIALIZED (
         ) THEN 2 ELSE 0 END
     FROM passed AS p WHERE l.namespace = $1 AND l.name = $2 RETURNING l.crowd
 ), left_queue AS (
-    DELETE FROM {prefix}waiter AS w USING passed AS p
-    WHERE is_handed AND w.namespace = $1 AND w.name = $2 AND w.holder = p.holder
+    DELETE FROM {prefix}waiter WHERE namespace = $1 AND name = $2 AND seq = (SELECT seq FROM passed WHERE is_handed)
 )
 SELECT freed.crowd,
     CASE WHEN hears THEN
