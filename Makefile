@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 # The servers that `make test` gets and runs against. A test whose server is missing fails.
-SERVERS ?= redis valkey etcd consul postgresql pgbouncer zookeeper mariadb chromium promtool
+SERVERS ?= redis valkey etcd consul postgresql pgbouncer zookeeper mariadb mysql chromium promtool
 PYTEST_ARGS ?=
 # Most tests wait for leases to run out, so three share two cores at little cost; a file stays with one worker.
 WORKERS ?= 3
@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 BENCH_ARGS ?=
 PEERS_ARGS ?=
 # What `make soak` runs on, and for how long on each.
-SOAK_ENGINES ?= sqlite redis valkey redlock postgresql postgresql+session mariadb mariadb+session etcd consul zookeeper
+SOAK_ENGINES ?= sqlite redis valkey redlock postgresql postgresql+session mariadb mariadb+session mysql mysql+session etcd consul zookeeper
 SOAK_FOR ?= 1h
 # How many simulated histories `make sim` explores, and of which engines a tenth as many.
 N ?= 20000

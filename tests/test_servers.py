@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -73,11 +74,51 @@ def test_passes_over_a_server_whose_runtime_is_missing(machine: Path, monkeypatc
     assert servers.find("zookeeper") == jar
 
 
+def test_a_link_to_another_server_is_no_server(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's MariaDB goes by the name of MySQL's program, too."""
+    row = servers.Engine(program="mysqld", packages=(), impostors=("mariadbd",))
+    monkeypatch.setattr(servers, "ENGINES", {"mysql": row})
+    program(machine / "bin" / "mariadbd")
+    (machine / "bin" / "mysqld").symlink_to("mariadbd")
+    assert servers.find("mysql") is None
+    unpacked = program(machine / "cache" / "mysql" / "usr" / "sbin" / "mysqld")
+    assert servers.find("mysql") == unpacked
+
+
+def test_what_is_unpacked_with_its_libraries_is_started_with_them(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loader stands in for the one of another release: it shows what it was told."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    unpacked = machine / "cache" / "scratch" / "unpacked"
+    libraries = unpacked / "usr" / "lib" / "x86_64-linux-gnu"
+    loader = program(libraries / "ld-linux-x86-64.so.2")
+    loader.write_text('#!/bin/sh\necho "$@"\n')
+    (unpacked / "lib64").mkdir()
+    (unpacked / "lib64" / loader.name).symlink_to("/nowhere")  # it would lead to this machine's own
+    program(unpacked / "usr" / "sbin" / "mysqld").write_bytes(b"\x7fELF\0/lib64/ld-linux-x86-64.so.2\0")
+    servers._launched_by_its_own_loader(unpacked, "mysqld").rename(machine / "cache" / "mysql")
+    launcher = servers.find("mysql")
+    assert launcher is not None
+    said = subprocess.run([launcher, "--port=1", "two words"], capture_output=True, text=True, check=True).stdout
+    all_of_it = machine / "cache" / "mysql" / "usr" / "sbin" / ".." / ".." / "all"
+    of_it = all_of_it / "usr" / "lib" / "x86_64-linux-gnu"
+    assert said == f"--library-path {of_it} {all_of_it / 'usr' / 'sbin' / 'mysqld'} --port=1 two words\n"
+
+
+def test_what_lacks_its_loader_is_not_taken_for_a_server(machine: Path) -> None:
+    unpacked = machine / "cache" / "scratch" / "unpacked"
+    program(unpacked / "usr" / "sbin" / "mysqld").write_bytes(b"\x7fELF\0/lib64/ld-linux-x86-64.so.2\0")
+    with pytest.raises(servers.Unavailable, match="without the loader"):
+        servers._launched_by_its_own_loader(unpacked, "mysqld")
+
+
 @pytest.mark.parametrize("engine", PROGRAMS)
 def test_the_chaos_tester_knows_each_program_by_the_same_marks(engine: str) -> None:
     """It comes with the package, and this tool does without the package: so each has a list."""
     known, row = PROGRAMS[engine], servers.ENGINES[engine]
     assert (known.file, known.places, known.beside) == (row.program, row.places, row.beside)
+    assert known.impostors == row.impostors
     assert known.package in row.packages
     assert set(known.needs) >= set(row.needs)
 

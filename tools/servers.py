@@ -10,7 +10,8 @@ A server is looked for in this order:
 3. `ensure` installs Debian's package, without letting Debian start a service.
 4. Where the machine's own suite lacks the package but another suite has one that runs here, or where only one program
    of a package is wanted, that package is unpacked into `.servers/`. The system's package lists are not touched, and
-   nothing of it is installed.
+   nothing of it is installed. What needs newer libraries than the machine has is unpacked with all that it depends on,
+   and started with those.
 
 Tests start their own servers on free ports: this program only says where the programs are.
 Tests use `find` and `given_url`; each engine is one row of `ENGINES`.
@@ -72,6 +73,9 @@ class Engine:
     needs: tuple[str, ...] = ()
     """Other programs that must be on PATH."""
 
+    impostors: tuple[str, ...] = ()
+    """Programs to which a link of its name may lead, and which are another server."""
+
     suites: Mapping[str, str] = field(default_factory=dict)
     """Debian release -> another suite whose packages run there when unpacked."""
 
@@ -80,6 +84,9 @@ class Engine:
 
     only_unpacked: bool = False
     """Whether its packages are never installed, only unpacked: one program of them is wanted, and no service."""
+
+    with_dependencies: bool = False
+    """Whether it is unpacked with all that its packages depend on, down to libc, and started with those."""
 
     in_compose: bool = True
     """Whether compose.yaml can start it."""
@@ -123,6 +130,16 @@ ENGINES: Mapping[str, Engine] = {
         program="mariadbd",
         packages=("mariadb-server",),
         places=("/usr/sbin/mariadbd", "/usr/libexec/mariadbd"),
+    ),
+    "mysql": Engine(
+        program="mysqld",
+        packages=("mysql-server",),
+        places=("/usr/sbin/mysqld", "/usr/libexec/mysqld"),
+        impostors=("mariadbd",),
+        # No release of Debian has it. Never installed: it would drive out MariaDB.
+        suites={"bookworm": "sid", "trixie": "sid", "forky": "sid"},
+        only_unpacked=True,
+        with_dependencies=True,
     ),
     # No server, but tests of pages need it as the others need theirs.
     "chromium": Engine(
@@ -200,7 +217,8 @@ def _candidates(engine: str, row: Engine) -> Iterator[tuple[str, Path]]:
 
 
 def _usable(row: Engine, path: Path) -> bool:
-    return path.is_file() and all(path.with_name(name).is_file() for name in row.beside)
+    is_it = path.is_file() and path.resolve().name not in row.impostors
+    return is_it and all(path.with_name(name).is_file() for name in row.beside)
 
 
 def _by_version(path: Path) -> list[int]:
@@ -242,7 +260,8 @@ def _get(engine: str) -> None:
     try:
         if row.only_unpacked or (not _in_own_suite(row.packages) and codename in row.suites):
             _unpack(engine, row, suite=row.suites.get(codename, codename), codename=codename)
-            _complete_libraries(engine, row, root)
+            if not row.with_dependencies:
+                _complete_libraries(engine, row, root)
         elif root is None:
             raise Unavailable(_how_to_get(engine, "installing it takes root or passwordless sudo"))
         else:
@@ -316,29 +335,74 @@ def _unpack(engine: str, row: Engine, *, suite: str, codename: str) -> None:
     print(f"Unpacking {' '.join(row.packages)} of {suite} into {CACHE / engine}", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch_name:
         scratch = Path(scratch_name)
-        (scratch / "lists" / "partial").mkdir(parents=True)
-        sources = scratch / "private.sources"
-        sources.write_text(_private_sources(engine, suite, codename))
-        apt = ["apt-get", "-qq"]
-        settings = {
-            "Dir::Etc::sourcelist": str(sources),
-            "Dir::Etc::sourceparts": "-",
-            "Dir::State::lists": str(scratch / "lists"),
-            "Dir::Cache::pkgcache": "",
-            "Dir::Cache::srcpkgcache": "",
-            # apt's own user cannot write below this folder; root can.
-            "APT::Sandbox::User": "root",
-        }
-        for name, value in settings.items():
-            apt += ["-o", f"{name}={value}"]
-        _run([*apt, "update"])
-        _run([*apt, "download", *row.packages], cwd=scratch)
         unpacked = scratch / "unpacked"
-        for package in scratch.glob("*.deb"):
+        for package in _downloaded(scratch, row, _private_sources(engine, suite, codename)):
             _run(["dpkg", "-x", str(package), str(unpacked)])
+        if row.with_dependencies:
+            unpacked = _launched_by_its_own_loader(unpacked, row.program)
         # Only a complete folder ever stands under the engine's name.
         shutil.rmtree(CACHE / engine, ignore_errors=True)
         unpacked.rename(CACHE / engine)
+
+
+def _downloaded(scratch: Path, row: Engine, sources: str) -> list[Path]:
+    """Fetch the packages, or them and all that they depend on, as on a machine that has nothing yet."""
+    for folder in ("lists/partial", "archives/partial"):
+        (scratch / folder).mkdir(parents=True)
+    (scratch / "private.sources").write_text(sources)
+    (scratch / "status").touch()
+    apt = ["apt-get", "-qq"]
+    settings = {
+        "Dir::Etc::sourcelist": str(scratch / "private.sources"),
+        "Dir::Etc::sourceparts": "-",
+        "Dir::State::lists": str(scratch / "lists"),
+        "Dir::State::status": str(scratch / "status"),
+        "Dir::Cache::archives": str(scratch / "archives"),
+        "Dir::Cache::pkgcache": "",
+        "Dir::Cache::srcpkgcache": "",
+        # apt's own user cannot write below this folder; root can.
+        "APT::Sandbox::User": "root",
+    }
+    for name, value in settings.items():
+        apt += ["-o", f"{name}={value}"]
+    _run([*apt, "update"])
+    if row.with_dependencies:
+        _run([*apt, "--yes", "--no-install-recommends", "--download-only", "install", *row.packages])
+    else:
+        _run([*apt, "download", *row.packages], cwd=scratch / "archives")
+    return sorted((scratch / "archives").glob("*.deb"))
+
+
+LAUNCHER = """\
+#!/bin/sh
+# Runs the program with the libraries that were unpacked with it, and with none of this machine.
+all="$(dirname "$(readlink -f "$0")")/../../all"
+exec "$all/{loader}" --library-path "{libraries}" "$all/{program}" "$@"
+"""
+
+
+def _launched_by_its_own_loader(everything: Path, name: str) -> Path:
+    """Return a folder with what was unpacked, and a launcher where its program is looked for."""
+    [program] = (path for folder in ("bin", "sbin") for path in everything.glob(f"usr/{folder}/{name}"))
+    libraries = [path for part in ("lib", "usr/lib") for path in (everything / part).glob("*-linux-gnu*")]
+    # The program names its loader. Where it says that it is, there may be a link that leads to this machine's own.
+    named = re.search(rb"/lib[^\0]*/(ld[-.][^\0/]+)", program.read_bytes()[:65536])
+    places = [folder / named[1].decode() for folder in libraries] if named else []
+    loader = next((path for path in places if path.exists()), None)
+    if loader is None:
+        raise Unavailable(f"{name} was unpacked without the loader of its libraries")
+    text = LAUNCHER.format(
+        loader=loader.relative_to(everything),
+        libraries=":".join(f"$all/{path.relative_to(everything)}" for path in libraries),
+        program=program.relative_to(everything),
+    )
+    whole = everything.with_name("launched")
+    launcher = whole / program.relative_to(everything)
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text(text)
+    launcher.chmod(0o755)
+    everything.rename(whole / "all")
+    return whole
 
 
 def _private_sources(engine: str, suite: str, codename: str) -> str:

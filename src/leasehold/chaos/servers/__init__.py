@@ -20,19 +20,20 @@ from leasehold.chaos.servers.clusters import ConsulServer, EtcdServer, ZooKeeper
 from leasehold.chaos.servers.process import Member, OwnServer
 from leasehold.chaos.servers.programs import NoServer
 from leasehold.chaos.servers.redis import RedisServer
-from leasehold.chaos.servers.sql import MariadbServer, PostgresServer
+from leasehold.chaos.servers.sql import MariadbServer, MysqlServer, PostgresServer
 from leasehold.chaos.site import Server
 from leasehold.errors import quoted
 from leasehold.testing.proxy import Proxy
 
 __all__ = ["CLUSTERS", "ENGINES", "NoServer", "find", "started"]
 
-_Kind = type[RedisServer | PostgresServer | MariadbServer | EtcdServer | ConsulServer | ZooKeeperServer]
+_Kind = type[RedisServer | PostgresServer | MariadbServer | MysqlServer | EtcdServer | ConsulServer | ZooKeeperServer]
 _KINDS: Final[Mapping[str, _Kind]] = {
     "redis": RedisServer,
     "valkey": RedisServer,
     "postgresql": PostgresServer,
     "mariadb": MariadbServer,
+    "mysql": MysqlServer,
     "etcd": EtcdServer,
     "consul": ConsulServer,
     "zookeeper": ZooKeeperServer,
@@ -41,6 +42,7 @@ _RUNS_ON: Final[Mapping[str, str]] = {
     "redlock": "redis",
     "postgresql+session": "postgresql",
     "mariadb+session": "mariadb",
+    "mysql+session": "mysql",
 }
 """Engines that have no server of their own, and whose they use: the scheme of the URL is all that differs."""
 ENGINES: Final = (*_KINDS, *_RUNS_ON)

@@ -29,6 +29,8 @@ class Program:
     """Programs that must stand in the same folder."""
     needs: tuple[str, ...] = ()
     """Other programs that must be on PATH."""
+    impostors: tuple[str, ...] = ()
+    """Programs to which a link of its name may lead, and which are another server."""
 
 
 PROGRAMS: Final = {
@@ -46,6 +48,9 @@ PROGRAMS: Final = {
         places=("/usr/sbin/mariadbd", "/usr/libexec/mariadbd"),
         needs=("mariadb-install-db",),
     ),
+    "mysql": Program(
+        "mysqld", "mysql-server", places=("/usr/sbin/mysqld", "/usr/libexec/mysqld"), impostors=("mariadbd",)
+    ),
 }
 
 
@@ -60,7 +65,8 @@ def find(engine: str) -> Path:
     if lacking:
         raise NoServer(f"a {engine} server needs {' and '.join(lacking)}, which {_are(lacking)} not on PATH")
     for path in _candidates(engine, program):
-        if path.is_file() and all(path.with_name(name).is_file() for name in program.beside):
+        is_it = path.is_file() and path.resolve().name not in program.impostors
+        if is_it and all(path.with_name(name).is_file() for name in program.beside):
             return path
     raise NoServer(
         f"no {engine} server is on this machine: put {program.file} on PATH (Debian and Ubuntu have it in the package "
