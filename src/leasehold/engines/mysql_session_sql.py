@@ -22,7 +22,7 @@ SELECT $3, $4, $1, LAST_INSERT_ID(GREATEST(base + 1, {now})), {now}, $5, $7 FROM
 WHERE IS_USED_LOCK($1) = CONNECTION_ID()
 ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(leasehold_session.token + 1, {now})), since = {now},
     ttl = $5, about = $7;
-SET SESSION wait_timeout = IF(IS_USED_LOCK($1) <=> CONNECTION_ID(), $6, @@global.wait_timeout);
+SET SESSION wait_timeout = CAST(IF(IS_USED_LOCK($1) <=> CONNECTION_ID(), $6, @@global.wait_timeout) AS SIGNED);
 SELECT @leasehold_got, LAST_INSERT_ID(), CONNECTION_ID(), f.token, f.about
 FROM leasehold_meta LEFT JOIN leasehold_session AS f ON f.namespace = $3 AND f.name = $4
 """
