@@ -59,6 +59,7 @@ _AT_THE_DOOR: Final = {
     1129: "it has blocked this host after many broken connections; FLUSH HOSTS there",
     1130: "it lets nobody in from this host",
     1698: "user or password is wrong, or this user may not come from this host",
+    3159: "it lets nobody in without TLS (require_secure_transport is on); say ssl-mode=VERIFY_IDENTITY",
 }
 
 

@@ -32,6 +32,8 @@ class Target:
     user: Hidden = field(repr=False)
     password: Hidden = field(repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    tls_if_asked: bool = False
+    """Whether TLS is begun where a server of this machine asks for the password itself: nothing was said of TLS."""
     in_session: bool = False
     """Whether leases live in a connection, by locks of the server's own; else in a table."""
 
@@ -74,7 +76,8 @@ def _target(
     if not database or "/" in database or "\0" in database + user + password:
         raise Refused(f"it has no database to keep the tables in; the shape is {SHAPE}")
     is_local = all(endpoint.is_local for endpoint in endpoints)
-    return Target(endpoints, str(database), user, password, _tls(options, is_local=is_local))
+    tls = _tls(options, is_local=is_local)
+    return Target(endpoints, str(database), user, password, tls, tls is None and "ssl-mode" not in options)
 
 
 def _tls(options: Mapping[str, str], *, is_local: bool) -> ssl.SSLContext | None:
@@ -121,7 +124,7 @@ def _target_from_pymysql(client: Any) -> Target:
     target = _target(endpoints, database, user, password, options)
     # What the client was content with is not tightened behind its user's back, but warned of.
     in_tls = any(getattr(client, name, False) for name in ("_ssl_required", "_secure"))
-    return Target(target.endpoints, target.database, target.user, target.password, context if in_tls else None)
+    return replace(target, tls=context if in_tls else None, tls_if_asked=target.is_local and not in_tls)
 
 
 def _as_text(value: Any) -> Hidden:
@@ -141,7 +144,8 @@ def _target_from_sqlalchemy(client: Any) -> Target:
     if path:
         options["socket"] = Hidden(path)
     endpoints = () if path else (Endpoint(url.host or "localhost", url.port or DEFAULT_PORT),)
-    return _target(endpoints, url.database or "", Hidden(url.username or ""), Hidden(url.password or ""), options)
+    target = _target(endpoints, url.database or "", Hidden(url.username or ""), Hidden(url.password or ""), options)
+    return replace(target, tls_if_asked=target.is_local and target.tls is None)
 
 
 def warn_of_transport(target: Target, stacklevel: int) -> None:
