@@ -22,7 +22,8 @@ GIVEN = {
     "ZOOKEEPER": "zookeeper://127.0.0.1:1",
     "CONSUL": "consul://127.0.0.1:1",
     "POSTGRESQL": "postgresql://u:p@127.0.0.1:1/d",
-    "MARIADB": "mysql://u:p@127.0.0.1:1/d",
+    "MARIADB": "mariadb://u:p@127.0.0.1:1/d",
+    "MYSQL": "mysql://u:p@127.0.0.1:1/d",
 }
 NONE_ITSELF = {"test_planted", "test_both_worlds", Path(__file__).stem}
 SUITES = {path.stem for path in HERE.glob("test_*.py") if "def engine_under_test(" in path.read_text()} - NONE_ITSELF

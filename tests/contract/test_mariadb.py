@@ -1,4 +1,4 @@
-"""The contract suite on MySQL or MariaDB, with leases in tables."""
+"""The contract suite on MariaDB, with leases in tables."""
 
 from __future__ import annotations
 

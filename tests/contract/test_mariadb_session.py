@@ -1,4 +1,4 @@
-"""The contract suite on MySQL or MariaDB, with leases that live in a connection."""
+"""The contract suite on MariaDB, with leases that live in a connection."""
 
 from __future__ import annotations
 

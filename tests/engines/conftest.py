@@ -16,8 +16,8 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(scope="session")
-def mariadb_server() -> Iterator[MariadbServer]:
+@pytest.fixture(scope="session", params=["mariadb", "mysql"])
+def mariadb_server(request: pytest.FixtureRequest) -> Iterator[MariadbServer]:
     """One server for all tests that neither stop it nor change its settings."""
-    with running_mariadb() as server:
+    with running_mariadb(engine=request.param) as server:
         yield server

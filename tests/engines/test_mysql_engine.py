@@ -9,7 +9,7 @@ import time
 
 import pytest
 from tests.engines.mysql_help import MOVABLE_CLOCK, MovableClock, calling, eventually, opened, soon, want
-from tests.support.mariadb_server import PASSWORD, MariadbServer
+from tests.support.mariadb_server import MariadbServer
 
 from leasehold.core.engine import Busy, Grant, Renewal, Want
 from leasehold.core.worlds import run_blocking
@@ -138,7 +138,7 @@ def test_a_waiter_whose_listener_is_gone_is_passed_over(mariadb_server: MariadbS
 def test_another_user_may_not_interrupt_and_is_heard_all_the_same(
     mariadb_server: MariadbServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mariadb_server.sql(f"CREATE OR REPLACE USER neighbour IDENTIFIED BY '{PASSWORD}'")
+    mariadb_server.add_user("neighbour")
     mariadb_server.sql("GRANT ALL ON leasehold.* TO neighbour")
     url = mariadb_server.url.replace("leasehold:", "neighbour:")
     with opened(mariadb_server.url, namespace="users") as engine, opened(url, namespace="users") as neighbour:

@@ -29,10 +29,10 @@ def world(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[MariadbServer]:
+@pytest.fixture(scope="module", params=["mariadb", "mysql"])
+def own_server(request: pytest.FixtureRequest) -> Iterator[MariadbServer]:
     """A server that these tests stop and start."""
-    with running_mariadb() as server:
+    with running_mariadb(engine=request.param) as server:
         yield server
 
 
@@ -102,7 +102,7 @@ def test_a_server_that_takes_no_writes_is_left(mariadb_server: MariadbServer, wo
 
 
 def test_of_several_servers_the_one_that_can_be_written_to_is_used(own_server: MariadbServer) -> None:
-    with running_mariadb(read_only="1") as replica:
+    with running_mariadb(engine=own_server.engine, read_only="1") as replica:
         replica.sql("CREATE TABLE leasehold.leasehold_meta (one INT, version INT, base BIGINT)")
         replica.sql("INSERT INTO leasehold.leasehold_meta VALUES (1, 1, 0)")
         url = replica.url.removesuffix("/leasehold") + f",127.0.0.1:{own_server.port}/leasehold"
@@ -177,8 +177,10 @@ def test_a_weak_deployment_is_warned_of(mariadb_server: MariadbServer) -> None:
             mariadb_server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
 
 
-def test_a_binary_log_that_replicas_could_not_follow_is_refused() -> None:
-    with running_mariadb(log_bin="binary-log", server_id="1", binlog_format="STATEMENT") as server:
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_a_binary_log_that_replicas_could_not_follow_is_refused(kind: str) -> None:
+    settings = {"log_bin": "binary-log", "server_id": "1", "sync_binlog": "0", "binlog_format": "STATEMENT"}
+    with running_mariadb(engine=kind, files=None, **settings) as server:
         with opened(server.url) as engine, pytest.raises(EngineError, match="set it to ROW or MIXED"):
             run_blocking(engine.take(want("a", "h1"), until=soon(engine)))
         server.sql("SET GLOBAL binlog_format = 'ROW'")

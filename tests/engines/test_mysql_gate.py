@@ -24,10 +24,10 @@ LONGEST = 0.9
 """Two interruptions that hold each other up take two seconds."""
 
 
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[MariadbServer]:
+@pytest.fixture(scope="module", params=["mariadb", "mysql"])
+def own_server(request: pytest.FixtureRequest) -> Iterator[MariadbServer]:
     """A server at which nobody else listens."""
-    with running_mariadb() as server:
+    with running_mariadb(engine=request.param) as server:
         yield server
 
 

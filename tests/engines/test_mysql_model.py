@@ -1,4 +1,4 @@
-"""MariaDB against the lease table, step by step: every answer, token and wake-up must be the same."""
+"""MariaDB and MySQL against the lease table, step by step: every answer, token and wake-up must be the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.engines import sql_model
 from tests.engines.mysql_help import MOVABLE_CLOCK, MovableClock, family, soon
 from tests.engines.sql_model import BARRIER
-from tests.support.mariadb_server import MariadbServer
+from tests.support.mariadb_server import MariadbServer, running_mariadb
 
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.mysql import MysqlEngine, MysqlFamily
@@ -62,12 +62,21 @@ class EngineAndTable(sql_model.EngineAndTable):
         return heard
 
 
+class OnMysql(EngineAndTable):
+    """The same on MySQL itself."""
+
+
 @pytest.fixture(autouse=True, scope="module")
-def _connected(mariadb_server: MariadbServer) -> Iterator[None]:
-    EngineAndTable.connect(mariadb_server)
-    yield
-    EngineAndTable.disconnect()
+def _connected() -> Iterator[None]:
+    with running_mariadb() as mariadb, running_mariadb(engine="mysql") as mysql:
+        for machine, server in ((EngineAndTable, mariadb), (OnMysql, mysql)):
+            machine.connect(server)
+        yield
+        for machine in (EngineAndTable, OnMysql):
+            machine.disconnect()
 
 
 TestEngineAndTable = EngineAndTable.TestCase
 TestEngineAndTable.settings = sql_model.SETTINGS
+TestOnMysql = OnMysql.TestCase
+TestOnMysql.settings = sql_model.SETTINGS

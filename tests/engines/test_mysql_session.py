@@ -32,7 +32,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def url(mariadb_server: MariadbServer) -> str:
-    return mariadb_server.url.replace("mariadb", "mariadb+session", 1)
+    return mariadb_server.url.replace("://", "+session://", 1)
 
 
 def holder(server: MariadbServer, namespace: str) -> int | None:
@@ -58,18 +58,23 @@ async def _not_needed(*_: object) -> None:
 def test_a_lock_is_taken_again_in_one_statement_and_once(
     url: str, mariadb_server: MariadbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server counts how often a connection takes a lock: one release would not free what was taken twice."""
+    """A server counts how often a connection takes a lock: one release would not free what was taken twice.
+
+    MySQL takes the long way, and is not asked for the short one for ever.
+    """
     namespace, tokens = fresh_namespace(), [0]
     engine = MysqlSessionFamily(target_from_url(url), namespace, "test").blocking()
-    for turn in range(5):
+    for turn in range(12):
         grant = run_blocking(engine.take(want("n", f"{turn:032x}"), until=soon(engine)))
         assert isinstance(grant, Grant)
         tokens.append(grant.token)
         assert holder(mariadb_server, namespace) is not None
         assert run_blocking(engine.release("n", f"{turn:032x}", until=soon(engine))) is True
         assert holder(mariadb_server, namespace) is None
-        monkeypatch.setattr(engine, "_lock", _not_needed)
+        if mariadb_server.engine == "mariadb":
+            monkeypatch.setattr(engine, "_lock", _not_needed)
     assert tokens == sorted(set(tokens))
+    assert (engine._short_tries == 0) == (mariadb_server.engine == "mysql")
     run_blocking(engine.close())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -12,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pymysql
 import pytest
@@ -33,7 +34,6 @@ SETTINGS = {
     "bind-address": "127.0.0.1",
     "max-connections": "400",
     "innodb-buffer-pool-size": "32M",
-    "innodb-log-file-size": "8M",
     "skip-name-resolve": "1",
 }
 
@@ -41,10 +41,12 @@ SETTINGS = {
 class MariadbServer:
     """One server process; `start` after `stop` or `kill` finds what the folder kept."""
 
+    engine: ClassVar = "mariadb"
+    settings: ClassVar[Mapping[str, str]] = {**SETTINGS, "innodb-log-file-size": "8M"}
+
     def __init__(self, folder: Path, **settings: str) -> None:
-        program = program_of("mariadb")
-        self.folder, self.data, self._program = folder, folder / "data", program
-        self._settings = {**SETTINGS, **settings}
+        self.folder, self.data, self._program = folder, folder / "data", program_of(self.engine)
+        self._settings = {**self.settings, **settings}
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False
         self.port = free_port()
@@ -58,7 +60,7 @@ class MariadbServer:
 
     def url_at(self, host: str, port: int) -> str:
         """The same database by way of another address, such as a proxy's."""
-        return f"mariadb://leasehold:{PASSWORD}@{host}:{port}/leasehold"
+        return f"{self.engine}://leasehold:{PASSWORD}@{host}:{port}/leasehold"
 
     @property
     def socket(self) -> str:
@@ -75,24 +77,38 @@ class MariadbServer:
             cursor.execute(query, values or None)
             return list(cursor.fetchall())
 
+    def add_user(self, name: str, how: str = f"BY '{PASSWORD}'") -> None:
+        """Another user, who may do nothing yet."""
+        self.sql(f"DROP USER IF EXISTS {name}")
+        self.sql(f"CREATE USER {name} IDENTIFIED {how}")
+
+    @contextlib.contextmanager
+    def without_tls(self) -> Iterator[None]:
+        """For as long as the block it speaks TLS with nobody new."""
+        yield
+
     # Its life
 
     def create(self) -> None:
         """Make the data folder, the user and the database."""
         if os.geteuid() == 0:
             shutil.chown(self.folder, SYSTEM_USER, SYSTEM_USER)
-        install = shutil.which("mariadb-install-db") or "mariadb-install-db"
-        command = [
-            install, "--no-defaults", f"--datadir={self.data}", "--auth-root-authentication-method=normal",
-            "--skip-test-db", *self._own_place(),
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, check=False)
-        if done.returncode:
-            pytest.fail(f"mariadb-install-db failed: {done.stdout[-300:]} {done.stderr[-300:]}")
+        self._install()
         self.start()
         self.sql("CREATE DATABASE leasehold")
-        self.sql(f"CREATE USER leasehold IDENTIFIED BY '{PASSWORD}'")
+        self.add_user("leasehold")
         self.sql("GRANT ALL ON leasehold.* TO leasehold")
+
+    def _install(self) -> None:
+        """Make the data folder; root needs no password there."""
+        install = shutil.which("mariadb-install-db") or "mariadb-install-db"
+        self._run(install, "--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db")
+
+    def _run(self, *command: str) -> None:
+        whole = [*command, f"--datadir={self.data}", *self._own_place()]
+        done = subprocess.run(whole, capture_output=True, text=True, cwd=self.folder, check=False)
+        if done.returncode:
+            pytest.fail(f"{command[0]} failed: {done.stdout[-300:]} {done.stderr[-300:]}")
 
     def _own_place(self) -> list[str]:
         """A folder for its temporary tables: one that starts deletes those of all others in the folder that it uses."""
@@ -105,16 +121,19 @@ class MariadbServer:
             str(self._program), "--no-defaults", f"--datadir={self.data}", f"--port={self.port}",
             f"--socket={self.socket}", f"--pid-file={self.folder / 'pid'}", *self._own_place(),
             *(f"--{name}={value}" for name, value in self._settings.items()),
-            # Newer ones make a certificate of their own; ours speak TLS where a test says so.
-            *(() if "ssl-cert" in self._settings else ("--ssl=0",)),
+            *(() if "ssl-cert" in self._settings else self._without_certificate()),
         ]  # fmt: skip
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder)
         give_up_at = time.monotonic() + STARTS_WITHIN
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > give_up_at:
-                pytest.fail(f"MariaDB did not start: {(self.folder / 'log').read_text()[-500:]}")
+                pytest.fail(f"{self.engine} did not start: {(self.folder / 'log').read_text()[-500:]}")
             time.sleep(0.02)
+
+    def _without_certificate(self) -> list[str]:
+        """Newer ones make a certificate of their own; ours speak TLS where a test says so."""
+        return ["--ssl=0"]
 
     def _answers(self) -> bool:
         """Whether it greets. A client library would leave sockets behind when it does not."""
@@ -183,15 +202,63 @@ def own_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+class MysqlServer(MariadbServer):
+    """The same of MySQL itself. It makes itself a certificate, and speaks TLS with whoever wants to."""
+
+    engine: ClassVar = "mysql"
+    settings: ClassVar[Mapping[str, str]] = {
+        **SETTINGS,
+        "innodb-redo-log-capacity": "8M",
+        "mysqlx": "0",
+        "secure-file-priv": "NULL",
+    }
+
+    _made: ClassVar[Path | None] = None
+    """A data folder for all to copy: to make one takes seconds."""
+
+    def _install(self) -> None:
+        if MysqlServer._made is None:
+            self._run(str(self._program), "--no-defaults", "--initialize-insecure", "--innodb-redo-log-capacity=8M")
+            self.data.joinpath("auto.cnf").unlink()  # its name among replicas, which each makes up for itself
+            kept = own_folder()
+            MysqlServer._made = kept.__enter__() / "data"
+            atexit.register(kept.__exit__, None, None, None)
+            shutil.copytree(self.data, MysqlServer._made)
+        else:
+            shutil.copytree(MysqlServer._made, self.data)
+            if os.geteuid() == 0:
+                for path in (self.data, *self.data.rglob("*")):
+                    shutil.chown(path, SYSTEM_USER, SYSTEM_USER)
+
+    def _without_certificate(self) -> list[str]:
+        return []
+
+    @contextlib.contextmanager
+    def without_tls(self) -> Iterator[None]:
+        """For as long as the block it speaks TLS with nobody new."""
+        self.sql("SET GLOBAL tls_version = ''")
+        self.sql("ALTER INSTANCE RELOAD TLS NO ROLLBACK ON ERROR")
+        try:
+            yield
+        finally:
+            self.sql("SET GLOBAL tls_version = 'TLSv1.2,TLSv1.3'")
+            self.sql("ALTER INSTANCE RELOAD TLS")
+
+
+KINDS: Mapping[str, type[MariadbServer]] = {"mariadb": MariadbServer, "mysql": MysqlServer}
+
+
 @contextlib.contextmanager
-def running_mariadb(*, files: Mapping[str, Path] | None = None, **settings: str) -> Iterator[MariadbServer]:
+def running_mariadb(
+    *, engine: str = "mariadb", files: Mapping[str, Path] | None = None, **settings: str
+) -> Iterator[MariadbServer]:
     """Run a fresh server for as long as the block; `files` are settings that name files, which are copied for it."""
     with own_folder() as folder:
         for name, path in (files or {}).items():
             settings[name] = shutil.copy(path, str(folder))
             if os.geteuid() == 0:
                 shutil.chown(settings[name], SYSTEM_USER, SYSTEM_USER)
-        server = MariadbServer(folder, **settings)
+        server = KINDS[engine](folder, **settings)
         try:
             server.create()
             yield server
@@ -210,11 +277,12 @@ def under_contract(scheme: str) -> Iterator[EngineUnderTest]:
     def of_scheme(url: str) -> str:
         return f"{scheme}://{url.partition('://')[2]}"
 
-    given = servers.given_url("mysql") or servers.given_url("mariadb")
+    engine = scheme.partition("+")[0]
+    given = servers.given_url(engine)
     if given:
         yield EngineUnderTest(url=of_scheme(given), interruptions=INTERRUPTIONS)
         return
-    with running_mariadb() as server:
+    with running_mariadb(engine=engine) as server:
 
         def wipe() -> None:
             if scheme.endswith("+session"):  # locks of the server's own go with their connections
