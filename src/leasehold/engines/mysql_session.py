@@ -98,6 +98,8 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
     def _note(self, pin: Pin[str], want: Want, served: Served, rows: list[Row]) -> bool:
         """Take note of a grant; False when it is none."""
         [[changed, token]] = rows
+        if changed and (changed != 1 or not token):
+            raise ValueError("a lock is taken once, and with a token")
         if changed:
             pin.pid, pin.ttl, pin.token = served.pid, want.ttl, int(token)
         return bool(changed)
