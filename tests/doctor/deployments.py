@@ -6,8 +6,9 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.doctor.looking import wait_until
 from tests.support.mariadb_server import PASSWORD, MariadbServer, running_mariadb
@@ -73,22 +74,57 @@ def standby_of(primary: PostgresServer) -> Iterator[PostgresServer]:
             standby.stop()
 
 
+class ReplicationWords(NamedTuple):
+    """What one of the two servers calls things."""
+
+    status: str
+    follow: str
+    start: str
+    stop: str
+    confirm: tuple[str, str]
+    """What has the primary wait for replicas, and a replica confirm."""
+    confirming: str
+
+
+REPLICATION: Mapping[str, ReplicationWords] = {
+    "mariadb": ReplicationWords(
+        "SHOW MASTER STATUS",
+        "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={port}, MASTER_USER='follower', "
+        "MASTER_PASSWORD='{password}', MASTER_LOG_FILE='{file}', MASTER_LOG_POS={position}",
+        "START SLAVE",
+        "STOP SLAVE",
+        ("SET GLOBAL rpl_semi_sync_master_enabled = 1", "SET GLOBAL rpl_semi_sync_slave_enabled = 1"),
+        "Rpl_semi_sync_master_clients",
+    ),
+    "mysql": ReplicationWords(
+        "SHOW BINARY LOG STATUS",
+        "CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={port}, SOURCE_USER='follower', "
+        "SOURCE_PASSWORD='{password}', SOURCE_LOG_FILE='{file}', SOURCE_LOG_POS={position}, GET_SOURCE_PUBLIC_KEY=1",
+        "START REPLICA",
+        "STOP REPLICA",
+        ("SET GLOBAL rpl_semi_sync_source_enabled = 1", "SET GLOBAL rpl_semi_sync_replica_enabled = 1"),
+        "Rpl_semi_sync_source_clients",
+    ),
+}
+
+
 @contextlib.contextmanager
-def replicated_mariadb() -> Iterator[tuple[MariadbServer, MariadbServer]]:
-    """A MariaDB server, and one that follows it and takes no writes from others."""
+def replicated_mysql(engine: str) -> Iterator[tuple[MariadbServer, MariadbServer]]:
+    """A server, and one that follows it and takes no writes from others."""
+    words = REPLICATION[engine]
     with (
-        running_mariadb(server_id="1", log_bin="log", sync_binlog="1") as primary,
-        running_mariadb(server_id="2") as replica,
+        running_mariadb(engine=engine, server_id="1", log_bin="log", sync_binlog="1") as primary,
+        running_mariadb(engine=engine, server_id="2") as replica,
     ):
-        primary.sql(f"CREATE USER follower IDENTIFIED BY '{PASSWORD}'")
+        if engine == "mysql":
+            for server, role in ((primary, "source"), (replica, "replica")):
+                server.sql(f"INSTALL PLUGIN rpl_semi_sync_{role} SONAME 'semisync_{role}.so'")
+        primary.add_user("follower")
         primary.sql("GRANT REPLICATION SLAVE ON *.* TO follower")
-        file, position, *_ = primary.sql("SHOW MASTER STATUS")[0]
-        replica.sql(
-            f"CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={primary.port}, MASTER_USER='follower', "
-            f"MASTER_PASSWORD='{PASSWORD}', MASTER_LOG_FILE='{file}', MASTER_LOG_POS={position}"
-        )
+        file, position, *_ = primary.sql(words.status)[0]
+        replica.sql(words.follow.format(port=primary.port, password=PASSWORD, file=file, position=position))
         replica.sql("SET GLOBAL read_only = 1")
-        replica.sql("START SLAVE")
+        replica.sql(words.start)
         wait_until(lambda: any("Binlog Dump" in str(row) for row in primary.sql("SHOW PROCESSLIST")))
         yield primary, replica
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from tests.doctor.deployments import (
+    REPLICATION,
     primary_and_replica,
-    replicated_mariadb,
+    replicated_mysql,
     standby_of,
     watched_by_sentinel,
 )
@@ -96,21 +97,23 @@ def test_a_redis_cluster_of_one_node() -> None:
 
 
 @pytest.mark.nightly
-def test_mariadb_with_a_replica() -> None:
-    with replicated_mariadb() as (primary, replica):
+@pytest.mark.parametrize("engine", ["mariadb", pytest.param("mysql", marks=pytest.mark.nightly)])
+def test_mysql_with_a_replica(engine: str) -> None:
+    words = REPLICATION[engine]
+    with replicated_mysql(engine) as (primary, replica):
         blind = diagnosis_of(primary.url)
         level, seen, fix = about(blind, "topology")
         assert (level, "not told who reads it" in seen) == ("note", True)
         primary.sql(fix.replace("this user, for this question only", "leasehold"))
         level, seen, fix = about(diagnosis_of(primary.url), "topology")
         assert (level, "1 replica(s), asynchronous" in seen, "semi-synchronous" in fix) == ("warning", True, True)
-        primary.sql("SET GLOBAL rpl_semi_sync_master_enabled = 1")
+        primary.sql(words.confirm[0])
         level, seen, _ = about(diagnosis_of(primary.url), "topology")
         assert (level, "none takes part in it" in seen) == ("warning", True)
-        replica.sql("SET GLOBAL rpl_semi_sync_slave_enabled = 1")
-        replica.sql("STOP SLAVE")
-        replica.sql("START SLAVE")
-        wait_until(lambda: primary.sql("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_master_clients'")[0][1] == "1")
+        replica.sql(words.confirm[1])
+        replica.sql(words.stop)
+        replica.sql(words.start)
+        wait_until(lambda: primary.sql("SHOW GLOBAL STATUS LIKE %s", words.confirming)[0][1] == "1")
         raised = diagnosis_of(primary.url)
         assert about(raised, "topology")[1].endswith("1 of which confirm commits")
         assert raised.fit_for == "Correctness, together with a fence at the resource."

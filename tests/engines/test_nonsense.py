@@ -41,6 +41,7 @@ ENGINES = (
     *("postgresql", "mariadb", "etcd", "zookeeper", "consul"),
     # Redis is asked by day in another way; the rest of a session engine is what its sister is.
     *(pytest.param(name, marks=pytest.mark.nightly) for name in ("redis", "postgresql+session", "mariadb+session")),
+    *(pytest.param(name, marks=pytest.mark.nightly) for name in ("mysql", "mysql+session")),
 )
 PLAYERS = ("blocking", "asyncio") * 4
 """The worlds of those who play a night at the same time."""
@@ -85,8 +86,8 @@ def site_of(engine: str, folder: Any) -> Iterator[Site]:
         if kind == "redis":
             server = started(running(RedisServer("redis", folder)))
             yield Site(server.port, lambda port: f"redis://127.0.0.1:{port}")
-        elif kind in {"postgresql", "mariadb"}:
-            server = started(running_postgres() if kind == "postgresql" else running_mariadb())
+        elif kind in {"postgresql", "mariadb", "mysql"}:
+            server = started(running_postgres() if kind == "postgresql" else running_mariadb(engine=kind))
             of = server.url.partition("://")[0]
             url_at = functools.partial(server.url_at, "127.0.0.1")
             # With a lease that lives in a connection, that is gone as well.
