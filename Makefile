@@ -43,6 +43,8 @@ test: $(VENV)/.ready-dev  ## get the servers, lint, check types, run the tests
 
 nightly: $(VENV)/.ready-dev servers  ## run the tests that take longest, which `make test` leaves out
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m nightly $(PYTEST_ARGS)
+	@LEASEHOLD_TEST_MYSQL_BY=mysql $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -k "mysql or mariadb" \
+		tests/fences tests/patterns tests/telemetry $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready-dev  ## ruff and mypy
 	@$(BIN)/ruff check

@@ -16,6 +16,7 @@ import servers
 os.environ.setdefault("LEASEHOLD_SERVERS", str(servers.CACHE))
 
 CONTRACT = "tests/contract/test_contract.py"
+MYSQL = "tests/contract/test_mysql"
 CLUSTER = "tests/contract/test_redis_cluster.py"
 
 # Started in the background or under nohup, a process inherits that these are ignored, and would hand that on to every
@@ -38,6 +39,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         # Valkey is asked by the same words as Redis; its own tests of the server stay.
         if item.nodeid.startswith(CONTRACT) and "[valkey" in item.nodeid:
+            item.add_marker(pytest.mark.nightly)
+        # What waits in asyncio waits for MariaDB in the same way.
+        if item.nodeid.startswith(MYSQL) and "asyncio" in item.nodeid.partition("[")[2]:
             item.add_marker(pytest.mark.nightly)
         # Each node of a cluster runs the scripts of one server: by day, taking and giving back are enough beside what a
         # cluster has of its own, which is in tests/engines.

@@ -166,10 +166,13 @@ class Chooses(AlwaysAll):
         return self._way if self._way in seq else seq[0]
 
 
-SERVERS = {"redis": 1, "valkey": 1, "postgresql": 1, "mariadb": 1, "etcd": 3, "consul": 3, "zookeeper": 3}
+SERVERS = {"redis": 1, "valkey": 1, "postgresql": 1, "mariadb": 1, "etcd": 3, "consul": 3, "zookeeper": 3, "mysql": 1}
+BY_NIGHT = ("mysql",)
 
 
-@pytest.mark.parametrize("engine", SERVERS)
+@pytest.mark.parametrize(
+    "engine", [pytest.param(one, marks=[pytest.mark.nightly] if one in BY_NIGHT else []) for one in SERVERS]
+)
 def test_a_full_disk_lets_no_grant_be_made_and_room_helps(engine: str, folder: Path) -> None:
     with (
         started(engine, folder, members=SERVERS[engine], witness=True) as (url, servers),

@@ -21,6 +21,8 @@ LONG = (
     Row("postgresql+session", "register", (*WORKERS, "partition", "engine-restart"), seconds=30.0, workers=4),
     Row("mariadb", "queue", (*WORKERS, *NETWORK, *SERVERS), seconds=50.0, workers=4),
     Row("mariadb+session", "register", (*WORKERS, "partition", "engine-restart"), seconds=30.0, workers=4),
+    Row("mysql", "bank", (*WORKERS, *NETWORK, *SERVERS, "power-loss"), seconds=50.0, workers=4),
+    Row("mysql+session", "register", (*WORKERS, "partition", "engine-restart"), seconds=30.0, workers=4),
     Row("etcd", "register", (*WORKERS, *NETWORK, *SERVERS, "leader-kill"), members=3, seconds=50.0, workers=4),
     Row("consul", "register", (*WORKERS, *NETWORK, "leader-kill"), members=3, seconds=50.0, workers=4),
     Row("zookeeper", "register", (*WORKERS, *NETWORK, "leader-kill"), members=3, seconds=50.0, workers=4),

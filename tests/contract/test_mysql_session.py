@@ -10,8 +10,6 @@ from tests.support.mariadb_server import under_contract
 from leasehold.testing import EngineUnderTest
 from leasehold.testing.contract import *  # noqa: F403
 
-pytestmark = pytest.mark.nightly
-
 
 @pytest.fixture(scope="session")
 def engine_under_test() -> Iterator[EngineUnderTest]:

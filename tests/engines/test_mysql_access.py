@@ -203,6 +203,28 @@ def test_the_tables_may_be_made_by_an_administrator(mariadb_server: MariadbServe
     mariadb_server.sql("DROP DATABASE theirs")
 
 
+@pytest.mark.parametrize("mariadb_server", ["mysql"], indirect=True)
+def test_a_server_that_is_set_strictly_and_strangely_will_do(mariadb_server: MariadbServer, world: str) -> None:
+    usual = {
+        name: mariadb_server.sql(f"SELECT @@global.{name}")[0][0]
+        for name in ("sql_require_primary_key", "sql_mode", "collation_server", "time_zone", "transaction_isolation")
+    }
+    strange = (1, "ANSI,PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES", "utf8mb4_0900_as_cs", "+05:45", "SERIALIZABLE")
+    try:
+        for name, value in zip(usual, strange, strict=True):
+            mariadb_server.sql(f"SET GLOBAL {name} = %s", value)
+        mariadb_server.sql("CREATE DATABASE strange")
+        mariadb_server.sql("GRANT ALL ON strange.* TO leasehold")
+        url = mariadb_server.url.removesuffix("leasehold") + "strange"
+        exercise(url, world)
+        with Leasehold(url.replace("://", "+session://", 1)) as locks, locks.lock("a") as lease:
+            assert lease.token
+    finally:
+        mariadb_server.sql("DROP DATABASE strange")
+        for name, value in usual.items():
+            mariadb_server.sql(f"SET GLOBAL {name} = %s", value)
+
+
 def test_tables_of_another_version_are_left_alone(mariadb_server: MariadbServer) -> None:
     mariadb_server.sql("CREATE DATABASE newer")
     mariadb_server.sql("GRANT ALL ON newer.* TO leasehold")

@@ -208,7 +208,7 @@ class MysqlServer(MariadbServer):
     engine: ClassVar = "mysql"
     settings: ClassVar[Mapping[str, str]] = {
         **SETTINGS,
-        "innodb-redo-log-capacity": "8M",
+        "loose-innodb-redo-log-capacity": "8M",  # older ones do not know it
         "mysqlx": "0",
         "secure-file-priv": "NULL",
     }
@@ -218,7 +218,9 @@ class MysqlServer(MariadbServer):
 
     def _install(self) -> None:
         if MysqlServer._made is None:
-            self._run(str(self._program), "--no-defaults", "--initialize-insecure", "--innodb-redo-log-capacity=8M")
+            self._run(
+                str(self._program), "--no-defaults", "--initialize-insecure", "--loose-innodb-redo-log-capacity=8M"
+            )
             self.data.joinpath("auto.cnf").unlink()  # its name among replicas, which each makes up for itself
             kept = own_folder()
             MysqlServer._made = kept.__enter__() / "data"
@@ -236,12 +238,13 @@ class MysqlServer(MariadbServer):
     @contextlib.contextmanager
     def without_tls(self) -> Iterator[None]:
         """For as long as the block it speaks TLS with nobody new."""
-        self.sql("SET GLOBAL tls_version = ''")
+        [[certificate]] = self.sql("SELECT @@global.ssl_cert")
+        self.sql("SET GLOBAL ssl_cert = 'nowhere'")
         self.sql("ALTER INSTANCE RELOAD TLS NO ROLLBACK ON ERROR")
         try:
             yield
         finally:
-            self.sql("SET GLOBAL tls_version = 'TLSv1.2,TLSv1.3'")
+            self.sql("SET GLOBAL ssl_cert = %s", certificate)
             self.sql("ALTER INSTANCE RELOAD TLS")
 
 

@@ -120,11 +120,11 @@ class MysqlServer(MariadbServer):
     """The same of MySQL itself."""
 
     more_settings: ClassVar[Mapping[str, str]] = {
-        "innodb-redo-log-capacity": "8M",
+        "loose-innodb-redo-log-capacity": "8M",  # older ones do not know it
         "innodb-use-native-aio": "OFF",  # what writes past system calls of its own is not seen by a witness
         "mysqlx": "OFF",
         "secure-file-priv": "NULL",
     }
 
     def _to_install(self) -> list[str]:
-        return [str(self.program), "--no-defaults", "--initialize-insecure", "--innodb-redo-log-capacity=8M"]
+        return [str(self.program), "--no-defaults", "--initialize-insecure", "--loose-innodb-redo-log-capacity=8M"]
