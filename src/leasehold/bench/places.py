@@ -37,7 +37,7 @@ ENGINES = (
     "consul",
     "zookeeper",
 )
-"""Those of which private ones can be had; MariaDB stands for MySQL too."""
+"""Those of which private ones can be had; `mysql` is measured on MariaDB, and MySQL by its URL."""
 USUAL = ("sqlite", "redis")
 QUORUM = 5
 """How many servers a private Redlock has."""
