@@ -18,6 +18,6 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session", params=["mariadb", "mysql"])
 def mariadb_server(request: pytest.FixtureRequest) -> Iterator[MariadbServer]:
-    """One server for all tests that neither stop it nor change its settings."""
+    """The same of MariaDB, and then of MySQL, which is to do what MariaDB does."""
     with running_mariadb(engine=request.param) as server:
         yield server
