@@ -35,7 +35,7 @@ def keeper(world: CountingWorld) -> Keeper:
     keeper = Keeper(world, LoopAlarm, lambda _held: None)
     for number in range(LEASES):
         want = Want(f"name-{number}", f"holder-{number}", TTL)
-        keeper.keep(Held(want, number + 1, sent_at=world.now(), world=world, extra_margin=0.0), renewed=True)
+        keeper.keep(Held(want, number + 1, world.now(), world, 0.0), renewed=True)
     world.asked = 0
     return keeper
 

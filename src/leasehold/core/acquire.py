@@ -183,10 +183,13 @@ async def acquire(engine: Engine, attempt: Attempt, *, wait: float, request_time
     answer: Grant | Busy | EngineError
     while True:
         was_exposed, attempt.exposed = attempt.exposed, True
+        within = (
+            min(request_timeout, max(left, SHORTEST_REQUEST)) if wait and left < request_timeout else request_timeout
+        )
         try:
             answer = await engine.take(
                 want,
-                until=sent_at + (min(request_timeout, max(left, SHORTEST_REQUEST)) if wait else request_timeout),
+                until=sent_at + within,
                 # The place must outlast the wait: leaving it is what wakes the next one.
                 patience=max(left, 0.0) + SHORTEST_REQUEST + GRACE if wait else None,
                 suspect=waiting.suspect if waiting else None,
@@ -217,12 +220,12 @@ def _believed(engine: Engine, want: Want, grant: Grant, sent_at: float) -> Held 
     """
     since = sent_at if grant.since is None else min(sent_at, grant.since)
     world = engine.world
-    held = Held(want, grant.token, sent_at=since, world=world, extra_margin=engine.facts.extra_margin)
+    held = Held(want, grant.token, since, world, engine.facts.extra_margin)
     return held if world.now() < held.valid_until else None
 
 
 async def release(engine: Engine, held: Held, *, request_timeout: float) -> None:
-    """Give the lease back; raises `LeaseLost` when it was not held any more.
+    """Give back a lease that is `live`; raises `LeaseLost` when it was not held any more.
 
     Belief ends before the request leaves. A "not yours" that follows an attempt of unknown outcome is taken for that
     attempt's success: the holder's own deadline had not passed when it was sent. If that attempt never arrived, the
@@ -230,12 +233,12 @@ async def release(engine: Engine, held: Held, *, request_timeout: float) -> None
     released by force, or lost with the engine's data, before the attempt. `LeaseLost` would then be right; but it would
     be wrong after every answer that was lost, and who must know has a fence.
 
-    For a lease that is over already nothing is sent: in a forked child it would end the parent's lease, and elsewhere
-    a lock-delay that must follow the loss. The keeper gives back what may be given back.
+    This is not for a lease that is over already: in a forked child it would end the parent's lease, and elsewhere a
+    lock-delay that must follow the loss. The keeper gives back what may be given back.
     """
-    if not held.live:
-        raise held.loss()
     held.end(RELEASED)
+    if held.ended is not RELEASED:  # lost since the caller looked
+        raise held.loss()
     world, want = engine.world, held.want
     give_up_at = world.now() + request_timeout
     backoff: Backoff | None = None

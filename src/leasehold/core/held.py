@@ -47,8 +47,9 @@ class Held:
         "world",
     )
 
-    def __init__(self, want: Want, token: int, *, sent_at: float, world: World, extra_margin: float) -> None:
+    def __init__(self, want: Want, token: int, sent_at: float, world: World, extra_margin: float) -> None:
         """Count the lease from before the request left."""
+        # Arguments in their order, not by name: of names Python makes a dict for each lease.
         self.want = want
         self.token = token
         self.ttl = want.ttl

@@ -234,7 +234,12 @@ def wait_not_bounded() -> list[Edit]:
 @_caught_by("patience")
 def request_outlives_the_wait() -> list[Edit]:
     """A request may take its whole time, however little is left of the wait."""
-    return [edit(acquire.acquire, ("min(request_timeout, max(left, SHORTEST_REQUEST)) if wait else", ""))]
+    return [
+        edit(
+            acquire.acquire,
+            ("min(request_timeout, max(left, SHORTEST_REQUEST)) if wait and left < request_timeout else", ""),
+        )
+    ]
 
 
 @_caught_by("leftovers")
@@ -299,7 +304,7 @@ def belief_ends_with_the_answer() -> list[Edit]:
     return [
         edit(
             acquire.release,
-            ("held.end(RELEASED)\n", "pass\n"),
+            ("held.end(RELEASED)\n    if held.ended is not RELEASED:", "if held.ended:"),
             ("if not (was_held or uncertain):", "held.end(RELEASED)\n        if not (was_held or uncertain):"),
         )
     ]
