@@ -31,7 +31,9 @@ SCHEMA_VERSION = 1
 OLDEST_SQLITE = (3, 37, 0)
 LOOK_EVERY = 100_000
 """Microseconds after which a connection looks whether its file is still the one at the path."""
-PAGE_SIZE = 2048
+PAGE_SIZE = 1024
+"""Each step writes whole pages, and syncs them later: small ones cost less. Names so long that a row does not fit into
+a quarter of one (some 150 bytes with who holds it) need a second page, and cost more."""
 
 NUMBERS_WARN = (3, 12) <= sys.version_info < (3, 12, 4)
 """Whether this Python takes the ``?1`` of a statement for a name, and warns when its values come in their order."""
