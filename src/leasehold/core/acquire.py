@@ -207,8 +207,10 @@ async def acquire(engine: Engine, attempt: Attempt, *, wait: float, request_time
         rest = waiting.pass_time_after(answer)
         del answer  # not to be kept by everyone of thousands who wait here
         handed = await rest
-        if handed is not None and (held := _believed(engine, want, handed, waiting.began)):
-            return held
+        if handed is not None:
+            since = waiting.began if handed.since is None else handed.since
+            if held := _believed(engine, want, handed, since):
+                return held
         sent_at = world.now()
         left = give_up_at - sent_at
 

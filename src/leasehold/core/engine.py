@@ -185,7 +185,7 @@ class Engine(Protocol):
         """Return when the queued asker is woken, or at `until`. A wake-up since the latest `take` counts.
 
         An engine that hands a name over returns the grant: an answer to the asker's first `take`, from which the lease
-        is counted. Otherwise it is time to ask again.
+        is counted unless the grant says since when. Otherwise it is time to ask again.
         """
         ...
 

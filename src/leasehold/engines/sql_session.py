@@ -122,9 +122,6 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         if pin is None and patience is not None and patience > WORTH_QUEUEING and self._is_busy(want.name):
             return Busy(SLICE, None)
         if pin is not None and pin.token:
-            since = self._brought_since(pin, want.ttl)
-            if since is not None:
-                return Grant(pin.token, since)
             if pin.posted is not None and self.world.now() > pin.posted.sent_at + pin.posted.ttl:
                 self._pins.unpin(pin, clean=False)  # without an answer for a whole TTL: it is not asked for ever
             elif await self._prove(pin, want.ttl, until):
@@ -164,11 +161,6 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         except EngineError as error:
             log().debug("names that nobody uses could not be swept: %s", error)
 
-    def _brought_since(self, pin: Pin[KeyT], ttl: float) -> float | None:
-        """Since when a lock is a lease that a short wait has brought just now."""
-        asked_at, pin.asked_at = pin.asked_at, None
-        return asked_at if asked_at is not None and self.world.now() - asked_at <= FRESH * ttl else None
-
     async def _prove(self, pin: Pin[KeyT], ttl: float, until: float) -> bool:
         """Whether a long wait has brought the lock, or an answer that came too late.
 
@@ -176,26 +168,30 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         """
         return await self.renew([Renewal("", pin.holder, pin.token, ttl)], until=until) == [True]
 
-    async def wait(self, want: Want, until: float) -> None:
+    async def wait(self, want: Want, until: float) -> Grant | None:
         """Wait in the server's own queue, and return with the lock, or without it at `until`."""
-        await self._wait(want, until)
-        if self._pins.get(want.holder) is None:
+        handed = await self._wait(want, until)
+        if handed is None and self._pins.get(want.holder) is None:
             self._busy.pop(want.name, None)  # whatever became of it, the next one asks
+        return handed
 
-    async def _wait(self, want: Want, until: float) -> None:
-        left = until - self.world.now()
+    async def _wait(self, want: Want, until: float) -> Grant | None:
+        # Who has waited for long has to ask again: the server's timer is to start anew.
+        asked_at = self.world.now()
+        left = until - asked_at
         if left < SHORT_WAIT:
             await self.world.sleep(max(left, 0.0))
-            return
+            return None
         try:
             key = self._key_of(self._namespace, want.name)
-            asked_at = self.world.now()
             pin = await self._pins.pin(want.holder, key, self._sockets, until)
             with self._pins.closed_on_error(pin):
                 await self._queue(pin, want, until)
-                pin.asked_at = asked_at
         except (EngineError, *SENSELESS) as error:
             log().debug("a wait for %s ended without the lock: %s", ascii(want.name), error)
+            return None
+        is_fresh = self.world.now() - asked_at <= FRESH * want.ttl
+        return Grant(pin.token, asked_at) if pin.token and is_fresh else None
 
     # Keeping
 

@@ -23,7 +23,7 @@ Edits = Callable[[], list[Edit]]
 
 def _every_wait_proved() -> Edit:
     """Beside a bug that shows seldom: there is more to go wrong where a heartbeat follows each wait."""
-    return edit(sql_session.SqlSessionEngine._brought_since, ("return asked_at if", "return None if"))
+    return edit(sql_session.SqlSessionEngine._wait, ("if pin.token and is_fresh else", "if False else"))
 
 
 def _every_lock_asked_for() -> Edit:
@@ -130,10 +130,9 @@ def grant_of_a_wait_not_proved() -> list[Edit]:
 
 @_both("exclusion", "told")
 def long_wait_counted_from_its_end() -> list[Edit]:
-    """Whatever a wait has brought, however long ago, counts from when it is asked about."""
-    counted = ("return asked_at if asked_at is not None and self.world.now() - asked_at <= FRESH * ttl else None",
-               "return None if asked_at is None else self.world.now()")  # fmt: skip
-    return [edit(sql_session.SqlSessionEngine._brought_since, counted)]
+    """Whatever a wait has brought, however long ago, counts from its end."""
+    counted = ("asked_at) if pin.token and is_fresh", "self.world.now()) if pin.token")
+    return [edit(sql_session.SqlSessionEngine._wait, counted)]
 
 
 @_both("liveness", "leftovers")

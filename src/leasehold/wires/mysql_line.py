@@ -10,11 +10,13 @@ from leasehold.errors import EngineError, quoted
 from leasehold.keeping import log
 from leasehold.wires.mysql_errors import DUPLICATE, NO_SUCH_THREAD, NOT_PREPARED, error_from
 from leasehold.wires.mysql_packets import (
+    PLAIN_OK,
     QUERY,
     Answers,
     Nonsense,
     Prepared,
     SqlError,
+    asked,
     outcome,
     packets_behind,
     places_in,
@@ -29,7 +31,7 @@ from leasehold.wires.sql_table import Raced, Request, Row, Statement
 NUDGE: Final = "nudge"
 """The name of a statement that stands last and may fail: all that mattered has been committed before it."""
 QUEUE: Final = "queue"
-"""The name of a statement that waits for others."""
+"""The name of a request that waits for others, by a first statement that changes nothing, and then goes on."""
 NUDGED_WITHIN: Final = 0.1
 """For so long a nudge is waited for, in seconds. MariaDB needs 0.05 where it meets the end of what it interrupts."""
 
@@ -123,7 +125,7 @@ class Line:
 
         A request may be several statements; its rows are those of the last one.
         """
-        payload = QUERY + ";".join(map(rendered, requests)).encode()
+        payload = asked(requests[0]) if len(requests) == 1 else QUERY + ";".join(map(rendered, requests)).encode()
         if requests[0].statement.name == QUEUE:
             self.stream.doze()
         try:
@@ -137,9 +139,13 @@ class Line:
         return self._sorted(requests, answers)
 
     async def _answers(self, requests: Sequence[Request], until: float) -> Answers:
+        expected = sum(request.statement.parts for request in requests)
+        least = PLAIN_OK * expected if expected > 1 else 1
+        if requests[0].statement.name == QUEUE:
+            least = PLAIN_OK + 1  # of one that waits for long, errors are heard at once
         if requests[-1].statement.name != NUDGE:
-            return await self.stream.answers(until)
-        answers = await self.stream.answers(until, enough=_ends(requests)[-1] - 1)
+            return await self.stream.answers(until, least=least)
+        answers = await self.stream.answers(until, enough=expected - 1, least=least)
         try:
             return await self.stream.answers(min(until, self.sockets.world.now() + NUDGED_WITHIN), answers)
         except TimeoutError:
@@ -228,4 +234,4 @@ class Line:
 
 def _ends(requests: Sequence[Request]) -> list[int]:
     """How many statements there are up to the end of each request."""
-    return list(accumulate(request.statement.text.count(";") + 1 for request in requests))
+    return list(accumulate(request.statement.parts for request in requests))

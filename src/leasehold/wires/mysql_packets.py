@@ -24,6 +24,8 @@ PING: Final = b"\x0e"
 QUIT: Final = b"\x01\x00\x00\x00\x01"
 _HEADER: Final = struct.Struct("<I").unpack_from
 _MORE_RESULTS: Final = 0x0008
+PLAIN_OK, SHORTEST_ERROR = 11, 13
+"""Bytes of the packet that answers a statement which changes nothing, and of an error without words."""
 
 LONG_PASSWORD, CONNECT_WITH_DB, PROTOCOL_41, SSL = 0x1, 0x8, 0x200, 0x800
 TRANSACTIONS, SECURE_CONNECTION, MULTI_STATEMENTS, MULTI_RESULTS = 0x2000, 0x8000, 0x10000, 0x20000
@@ -139,6 +141,12 @@ def literal(value: Value) -> str:
     if value is None:
         return "NULL"
     return f"x'{value.encode().hex()}'" if isinstance(value, str) else f"{value:d}"
+
+
+@lru_cache(maxsize=128)
+def asked(request: Request) -> bytes:
+    """What asks for a single request. The same ones are sent again and again: to give back, to wait, to renew."""
+    return QUERY + rendered(request).encode()
 
 
 # Prepared statements

@@ -11,15 +11,18 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from leasehold.wires.lookout import Lookout
-from leasehold.wires.mysql_packets import QUIT, Answers, Inbox, framed
+from leasehold.wires.mysql_packets import QUIT, SHORTEST_ERROR, Answers, Inbox, framed
 from leasehold.wires.sockets import BlockingSockets, Sockets, tune
 
 if TYPE_CHECKING:
     import ssl
 
-CHUNK: Final = 65536
 USUAL: Final = 4096
 """Bytes to make room for where the answer is short: room for the largest costs more than reading does."""
+
+
+LONGEST_SLEEP: Final = 0.02
+"""For how long one sleeps over the first of several answers, in seconds: then something is wrong, or takes long."""
 
 
 class Stream:
@@ -90,9 +93,16 @@ class Stream:
         if self._sock.send(packet) != len(packet):
             raise ConnectionError("the socket is full")
 
-    async def answers(self, until: float, answers: Answers | None = None, *, enough: int | None = None) -> Answers:
-        """The answers to the packet of requests that was sent, or `enough` of them, added to those that came before."""
-        if answers is None:
+    async def answers(
+        self, until: float, answers: Answers | None = None, *, enough: int | None = None, least: int = 1
+    ) -> Answers:
+        """The answers to the packet of requests that was sent, or `enough` of them, added to those that came before.
+
+        They are at least so many bytes, unless something goes wrong.
+        """
+        if least > 1:
+            await self._first_of_many(until, least)
+        elif answers is None:
             await self._first(until)
         answers, inbox = answers or Answers(), self.inbox
         while not answers.is_complete and (enough is None or len(answers.results) < enough):
@@ -104,10 +114,29 @@ class Stream:
 
     async def _first(self, until: float) -> None:
         """Be there when something comes, for what was just sent is rarely answered yet."""
-        if self._looks:
-            self._look(self._sent_at)
-        elif self._shows_all:
+        if self._looks and self._look(self._sent_at):
+            return
+        if self._shows_all:
             await self._ready(until, to_write=False)
+
+    async def _first_of_many(self, until: float, least: int) -> None:
+        """The same where a server sends each of several answers by itself: not to be woken for every one of them.
+
+        What goes wrong may be told in fewer words, and is heard a little later. Systems that cannot do so wake who
+        waits.
+        """
+        if least > SHORTEST_ERROR:
+            until = min(until, self.sockets.world.now() + LONGEST_SLEEP)
+        self._wake_at(least)
+        try:
+            if not (self._looks and self._look(self._sent_at)):
+                await self.sockets.ready(self._sock.fileno(), to_write=False, until=until)
+        finally:
+            self._wake_at(1)
+
+    def _wake_at(self, size: int) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     async def packet(self, until: float) -> bytes:
         """The next packet."""
@@ -131,7 +160,7 @@ class Stream:
     def receive(self) -> bool:
         """Take in what is there, without waiting; raises `ConnectionError` at the end of the connection."""
         try:
-            received = self._sock.recv(CHUNK)
+            received = self._sock.recv(USUAL)
         except self._wants_read:
             return False
         self.inbox.add(_some(received))

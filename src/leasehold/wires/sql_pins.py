@@ -68,15 +68,13 @@ class Heartbeat(NamedTuple):
 class Pin(Generic[KeyT]):
     """A connection that holds a lock for one holder, or waits for it."""
 
-    __slots__ = ("_mutex", "asked_at", "holder", "key", "line", "pid", "posted", "proved", "token", "ttl")
+    __slots__ = ("_mutex", "holder", "key", "line", "pid", "posted", "proved", "token", "ttl")
 
     def __init__(self, holder: str, key: KeyT, line: Line) -> None:
         self.holder, self.key, self.line = holder, key, line
         self.token = self.pid = 0
         """The token, once the lock is held; and the server's process that holds it."""
         self.ttl = 0.0
-        self.asked_at: float | None = None
-        """When a wait began that has brought the lock; known until the lock is taken."""
         self.posted: Heartbeat | None = None
         """One that is not answered yet."""
         self.proved = Heartbeat(-inf, 0.0)

@@ -41,11 +41,13 @@ class Overdue(EngineUnavailable):
 class Statement:
     """One statement in the words of one kind of server, to be sent again and again."""
 
-    __slots__ = ("name", "order", "text")
+    __slots__ = ("name", "order", "parts", "text")
 
     def __init__(self, text: str, name: str, order: tuple[int, ...] | None = None) -> None:
         """`order` says which value stands at each place of one that is prepared, where servers do not number them."""
         self.text, self.name, self.order = text, name, order
+        self.parts = text.count(";") + 1
+        """How many statements it is, where several may be sent together."""
 
 
 class Request(NamedTuple):
