@@ -223,7 +223,7 @@ def test_a_waiter_that_cannot_be_interrupted_at_once_does_not_keep_who_releases(
     with calling(mariadb_server.url, world) as (engine, run):
         run(engine.take(want("n", "h1"), until=soon(engine)))
         assert isinstance(run(engine.take(want("n", "h2"), until=soon(engine), patience=30.0)), Busy)
-        monkeypatch.setattr(engine._post, "_interrupt_head", Request(written(NUDGE, "SELECT SLEEP(5)")))
+        monkeypatch.setattr(engine._post, "interrupt_next", Request(written(NUDGE, "SELECT SLEEP(5)")))
         with within(3.0):
             assert run(engine.release("n", "h1", until=soon(engine, 2.0)))
         assert isinstance(run(engine.take(want("n", "h2"), until=soon(engine))), Grant)

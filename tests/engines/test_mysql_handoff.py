@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from tests.engines.mysql_help import calling, eventually, opened, soon, want
 from tests.support.mariadb_server import MariadbServer
 
 from leasehold.core.engine import Busy, Grant
+from leasehold.core.table import PROMPT
 from leasehold.errors import EngineError
 from leasehold.wires.mysql_packets import Prepared
 from leasehold.wires.sql_table import Request, Statement
@@ -28,13 +31,16 @@ def test_the_head_of_the_queue_is_woken_and_nobody_else_gets_its_turn(
         token = run(engine.take(FIRST, until=soon(engine))).token
         for waiting in (SECOND, THIRD):
             assert isinstance(run(engine.take(waiting, until=soon(engine), patience=60.0)), Busy)
-        monkeypatch.setattr(engine, "_release_by_table", _not_needed)
-        assert run(engine.release("n", FIRST.holder, until=soon(engine))) is True
+        time.sleep(PROMPT / 1e6)  # after which nobody is handed the name without asking again
+        with monkeypatch.context() as short:
+            short.setattr(engine, "_release_by_table", _not_needed)
+            assert run(engine.release("n", FIRST.holder, until=soon(engine))) is True
         began = engine.world.now()
-        run(engine.wait(SECOND, began + 30.0))
+        assert run(engine.wait(SECOND, began + 30.0)) is None
         assert engine.world.now() < began + 20.0
         assert isinstance(run(engine.take(THIRD, until=soon(engine), patience=60.0)), Busy), "it is not its turn"
         monkeypatch.setattr(engine, "_take_by_table", _not_needed)
+        monkeypatch.setattr(engine, "_release_by_table", _not_needed)
         for waiting in (SECOND, THIRD):
             answer = run(engine.take(waiting, until=soon(engine), patience=60.0))
             assert isinstance(answer, Grant)
@@ -52,7 +58,7 @@ def test_a_head_that_nobody_hears_for_is_passed_by(mariadb_server: MariadbServer
         run(engine.take(FIRST, until=soon(engine)))
         assert isinstance(run(deaf.take(SECOND, until=soon(deaf), patience=60.0)), Busy)
         [[address]] = mariadb_server.sql(
-            "SELECT address FROM leasehold.leasehold_waiter WHERE holder = %s", SECOND.holder
+            "SELECT address FROM leasehold.leasehold_waiter WHERE namespace = %s", engine._namespace
         )
         run(deaf.close())
         # The server notices only when the wait is over that nobody listens there any more.
@@ -95,4 +101,59 @@ def test_what_is_not_prepared_is_sent_as_text(mariadb_server: MariadbServer) -> 
             with pytest.raises(EngineError, match="syntax"):
                 run(line.ask(Request(bad, (1,)), soon(engine)))
         assert line._prepared[bad] is None
+        engine._wire.give_back(line)
+
+
+def test_what_another_connection_of_a_proxy_does_not_know_by_its_name_is_sent_as_text(
+    mariadb_server: MariadbServer,
+) -> None:
+    with calling(mariadb_server.url, "blocking") as (engine, run):
+        for turn in range(4):
+            first, second = (want("n", f"{letter}{turn:031x}") for letter in "ab")
+            token = run(engine.take(first, until=soon(engine))).token
+            assert isinstance(run(engine.take(second, until=soon(engine), patience=60.0)), Busy)
+            line = run(engine._wire.lend(soon(engine)))
+            known = {statement.name for statement in line._ready}
+            if turn == 2:
+                assert {"lock_held", "queue_up", "find_next", "release_to_next", "tell_next"} <= known
+                run(line.ask(Request(Statement("DEALLOCATE PREPARE leasehold_release_to_next", "")), soon(engine)))
+            engine._wire.give_back(line)
+            assert run(engine.release("n", first.holder, until=soon(engine))) is True
+            answer = run(engine.wait(second, soon(engine))) or run(engine.take(second, until=soon(engine)))
+            assert answer.token > token
+            assert run(engine.release("n", second.holder, until=soon(engine))) is True
+
+
+@pytest.mark.parametrize("world", ["blocking", "asyncio"])
+def test_who_waits_for_several_answers_is_woken_once_and_hears_of_an_error_soon(
+    mariadb_server: MariadbServer, world: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with calling(mariadb_server.url, world) as (engine, run):
+        line = run(engine._wire.lend(soon(engine)))
+        received: list[bool] = []
+        receive = line.stream.receive
+
+        def noted() -> bool:
+            received.append(receive())
+            return received[-1]
+
+        monkeypatch.setattr(line.stream, "receive", noted)
+
+        def times_woken(seconds: float) -> int:
+            received.clear()
+            short_naps = [Request(Statement(f"DO SLEEP({seconds})", "nap"))] * 4
+            assert run(line.ask_all(short_naps, soon(engine), commits=False)) == [[(0, 0)]] * 4
+            return sum(received)
+
+        # On a machine that stands still for a moment something may be wrong, and is looked at.
+        assert 1 in (times_woken(0.002) for _ in range(50))
+        assert times_woken(0.03) > 1
+        began = engine.world.now()
+        with pytest.raises(EngineError, match="syntax"):
+            run(
+                line.ask_all(
+                    [Request(Statement(text, "")) for text in ("DO 1", "DO", "DO 1")], soon(engine), commits=False
+                )
+            )
+        assert engine.world.now() < began + 2.0
         engine._wire.give_back(line)

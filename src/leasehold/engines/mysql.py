@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from leasehold.core.engine import Purpose, Renewal, Want
-from leasehold.core.table import LATENESS, SLACK, Place
+from leasehold.core.table import Ask, Place, Refused, Seat
 from leasehold.engines.family import WiredFamily
 from leasehold.engines.mysql_facts import REPLICAS, SETTINGS, lease_facts, warn_if_weak
+from leasehold.engines.mysql_queue_sql import queue_statements
 from leasehold.engines.mysql_session import MysqlSessionFamily
 from leasehold.engines.sense import sensible
 from leasehold.engines.sql_lease import Changed, SqlLeaseEngine
@@ -33,6 +34,9 @@ __all__ = ["MysqlEngine", "MysqlFamily", "open_engine", "tables_sql"]
 MOST_KNOWN: Final = 4096
 """Names that are remembered to have a row."""
 NOBODY: Final = Place("", "exclusive", 1, 0, 0, "")
+NOT_TOLD: Final = [(0, 0)]
+NOBODY_WAITS: Final = 1
+"""Instead of a token, where a name was given back."""
 
 # The clock stands still within the statement, so whether the name is free is the same at each place, until `holder` is
 # changed; what is set after that asks whether it was changed just now. Assignments are carried out in this order. A
@@ -66,35 +70,10 @@ _RELEASE_ALONE: Final = """
 UPDATE leasehold_lease SET holder = NULL, turn_since = {now}
 WHERE namespace = $1 AND name = $2 AND holder = $3 AND crowd = 0 AND expires > {now}
 """
-# It comes after a statement that locks the row: so it sees the queue as it is, and nobody else changes that meanwhile.
-# Not if the next in the queue must be told that it is the first now: that is left to the lease table.
-_TAKE_TURN: Final = """
-UPDATE leasehold_lease SET token = LAST_INSERT_ID(GREATEST(token + 1, {now})), turn_since = {now}, since = {now},
-    expires = {now} + $4, lasts = $4, beat = 0, delay = $5, about = $6,
-    crowd = IF(EXISTS (SELECT 1 FROM leasehold_waiter WHERE namespace = $1 AND name = $2 AND holder <> $3), 2, 0),
-    holder = $3
-WHERE namespace = $1 AND name = $2 AND crowd = 2 AND closed_until <= {now}
-    AND (holder IS NULL OR (expires <= {now} AND delay = 0))
-    AND $3 = (SELECT w.holder FROM leasehold_waiter AS w WHERE w.namespace = $1 AND w.name = $2 AND w.until > {now}
-        ORDER BY w.seq LIMIT 1)
-    AND NOT EXISTS (SELECT 1 FROM (
-        SELECT w.until FROM leasehold_waiter AS w
-        WHERE w.namespace = $1 AND w.name = $2 AND w.holder <> $3 AND w.until > {now} ORDER BY w.seq LIMIT 1
-    ) AS next WHERE next.until > {now} + $4 + {late})
-"""
-_LEAVE_QUEUE: Final = """
-DELETE FROM leasehold_waiter WHERE namespace = $1 AND name = $2 AND holder = $3
-AND EXISTS (SELECT 1 FROM leasehold_lease AS l WHERE l.namespace = $1 AND l.name = $2 AND l.holder = $3)
-"""
-_RELEASE_TO_NEXT: Final = """
-UPDATE leasehold_lease SET holder = NULL, turn_since = {now}
-WHERE namespace = $1 AND name = $2 AND holder = $3 AND crowd IN (0, 2) AND expires > {now}
-"""
 _RENEW: Final = """
 UPDATE leasehold_{table} SET lasts = GREATEST(lasts, $5), expires = {now} + GREATEST(lasts, $5), beat = beat + 1
 WHERE namespace = $1 AND name = $2 AND holder = $3 AND token = $4 AND expires > {now}
 """
-_LOCK: Final = "SELECT 1 FROM leasehold_lease WHERE namespace = $1 AND name = $2 FOR UPDATE"
 
 
 class MysqlEngine(SqlLeaseEngine[Line]):
@@ -144,16 +123,33 @@ class MysqlEngine(SqlLeaseEngine[Line]):
         [_, _, [[changed, token]], *_] = await self._ask_all(requests, until, commits=True)
         return int(token) if changed else 0
 
+    async def _queue_at_once(self, name: str, ask: Ask, until: float) -> Refused | None:
+        key = (self._namespace, name)
+        values = (ask.holder, ask.mode, ask.limit, ask.patience, ask.address, ask.about, ask.ttl, ask.delay)
+        mark = [] if name in self._crowded else [Request(self._statements["mark"], (*key, ask.holder))]
+        lock = Request(self._statements["lock_held"], key)
+        queue = Request(self._statements["queue_up"], (*key, *values))
+        answers = await self._ask_all([START, *mark, lock, queue, END], until, commits=True)
+        [*_, held, [[queued, ask_again]], _] = answers
+        if not queued:
+            return None
+        [[token, beat, lasts, about]] = held
+        return Refused(int(ask_again), Seat("", token, "exclusive", 0, 0, lasts, beat, 0, about))
+
     async def _release_to_next(self, name: str, holder: str, until: float) -> Changed[bool] | None:
         key = (self._namespace, name)
-        release = Request(self._statements["release_to_next"], (*key, holder))
-        find, leave, interrupt = self._post.to_head(*key, self.world.nonce())
-        requests = [START, release, find, leave, END, interrupt]
-        [_, [[released, _]], _, [[told, _]], *_] = await self._ask_all(requests, until, commits=True)
+        mine = [Request(self._statements[what], (*key, holder)) for what in ("find_next", "release_to_next")]
+        unqueue = Request(self._statements["unqueue_next"], key)
+        tell = Request(self._statements["tell_next"], (*key, self.world.nonce()))
+        requests = [START, *mine, unqueue, END, tell, self._post.interrupt_next]
+        answers = await self._ask_all(requests, until, commits=True)
+        [_, _, [[released, said]], [[handed, _]], _, told, *_] = answers
         if not released:
             return None
+        if said == NOBODY_WAITS:
+            return Changed(False)
         # Whoever is the head now and was not told is left to the lease table, which also sees whether there is one.
-        return Changed(True, None if told else NOBODY)
+        return Changed(True, None if handed or told != NOT_TOLD else NOBODY)
 
     async def _renew_some(self, leases: Sequence[Renewal], until: float) -> list[bool]:
         # In the order of names, as everybody does who locks several.
@@ -221,17 +217,11 @@ class MysqlFamily(WiredFamily[MysqlEngine, MysqlWire]):
             "take_free": _TAKE_FREE.format(now=clock, free=_FREE.format(now=clock)),
             "renew_lease": _RENEW.format(now=clock, table="lease"),
             "renew_seat": _RENEW.format(now=clock, table="seat"),
-            "lock": _LOCK,
             "settings": SETTINGS,
             "replicas": REPLICAS,
         }
-        late = LATENESS + SLACK
-        texts |= {
-            "take_turn": _TAKE_TURN.format(now=clock, late=late),
-            "leave_queue": _LEAVE_QUEUE,
-            "release_to_next": _RELEASE_TO_NEXT.format(now=clock),
-        }
         often = {
+            **queue_statements(clock),
             "take_known": _TAKE_KNOWN.format(now=clock, free=_FREE.format(now=clock)),
             "release_alone": _RELEASE_ALONE.format(now=clock),
         }

@@ -9,6 +9,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -49,6 +50,7 @@ SHORT_TRIES: Final = 8
 _ABOUT: Final = re.compile(r"@leasehold_about = x'([0-9a-f]*)'")
 
 
+@lru_cache(maxsize=1024)
 def key_of(namespace: str, name: str) -> str:
     """The name of a name's lock in the server: 240 bits of a strong hash over both, which cannot run into each other.
 

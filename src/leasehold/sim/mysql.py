@@ -147,11 +147,12 @@ class SimMysqlLine(SimLine):
 
     closes_on_error = False
 
-    def send_now(self, requests: Sequence[Request]) -> None:
-        """Send without waiting."""
+    def send_now(self, requests: Sequence[Request]) -> int:
+        """Send without waiting; no answers come before those to these."""
         if not self.is_open:
             raise ConnectionError
         self._sends(requests)
+        return 0
 
     def take_in(self, answers: Answers) -> bool:
         """The next piece that has come."""

@@ -12,19 +12,20 @@ from typing import Any
 
 from leasehold.core.table import LATENESS, SLACK
 from leasehold.sim.postgres_model import (
+    ABOUT,
     BEAT,
     CLOSED_UNTIL,
     CROWD,
     EXPIRES,
     HOLDER,
     LASTS,
+    TOKEN,
     TURN_SINCE,
     Database,
-    Key,
-    Rows,
     Transaction,
 )
 from leasehold.sim.postgres_model import _is_free as is_free
+from leasehold.sim.postgres_model import _may_be_handed as may_be_handed
 from leasehold.sim.postgres_model import _seated as seated
 from leasehold.wires.mysql_ear import KEEP_LETTERS
 from leasehold.wires.sql_table import Request, Row
@@ -46,10 +47,12 @@ class MysqlTransaction(Transaction):
     def __init__(self) -> None:
         super().__init__()
         self.began: int | None = None
-        self.changed = 0
-        """How many rows its last statement has changed."""
+        self.head: list[Any] | None = None
+        """Who was found to be the first in the queue."""
         self.ear: str | None = None
-        """Whose wait is to be interrupted."""
+        """Where it listens: whose wait is to be interrupted."""
+        self.is_handed = False
+        """Whether it is handed the name."""
 
 
 class MysqlDatabase(Database):
@@ -75,7 +78,7 @@ class MysqlDatabase(Database):
             transaction.began = self._wall_clock()
         self._now = transaction.began
         rows = super().carry_out(transaction, request)
-        transaction.began, transaction.changed = None, rows[0][0] if rows else 0
+        transaction.began = None
         return rows
 
     # Leases
@@ -122,11 +125,64 @@ class MysqlDatabase(Database):
             rows.waiters = {seq: one for seq, one in rows.waiters.items() if one[1] != holder}
         return [(1, 0)]
 
-    def _release_to_next(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
+    def _mark(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
         lease, now = self.lock(transaction, (namespace, name)).lease, self.clock()
+        if lease is None or lease[CROWD] or lease[HOLDER] in (None, holder) or lease[EXPIRES] <= now:
+            return NONE_CHANGED
+        lease[CROWD] = 2
+        return [(1, 0)]
+
+    def _lock_held(self, transaction: Transaction, namespace: str, name: str) -> list[Row]:
+        rows = self._lock_lease(transaction, namespace, name)
+        return [(row[TOKEN], row[BEAT], row[LASTS], row[ABOUT]) for row in rows]
+
+    def _queue_up(self, transaction: Transaction, *values: Any) -> list[Row]:
+        lease = self.lock(transaction, values[:2]).lease
+        queued = self._queue(transaction, *values) if lease is not None and lease[CROWD] == 2 else []
+        return [(1, queued[0][0])] if queued else NONE_CHANGED
+
+    def _find_next(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
+        assert isinstance(transaction, MysqlTransaction)
+        rows, now = self.lock(transaction, (namespace, name)), self.clock()
+        lease, waiting = rows.lease, [one for _, one in sorted(rows.waiters.items()) if one[5] > now]
+        transaction.head, transaction.ear, transaction.is_handed = waiting[0] if waiting else None, None, False
+        if lease is None or transaction.head is None or lease[HOLDER] != holder or lease[CLOSED_UNTIL] > now:
+            return [(1, 0)]
+        if transaction.head[6] in self.ears:
+            transaction.ear, transaction.is_handed = transaction.head[6], may_be_handed(lease, waiting, now)
+        return [(1, 0)]
+
+    def _release_to_next(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
+        assert isinstance(transaction, MysqlTransaction)
+        rows, now = self.lock(transaction, (namespace, name)), self.clock()
+        lease, head = rows.lease, transaction.head
         if lease is None or lease[HOLDER] != holder or lease[CROWD] not in (0, 2) or lease[EXPIRES] <= now:
             return NONE_CHANGED
         lease[HOLDER], lease[TURN_SINCE] = None, now
+        if transaction.is_handed and head is not None:
+            seated(lease, now, (namespace, name, head[1], head[8], head[9], head[7]))
+        if rows.waiters:
+            return [(1, 0)]
+        lease[CROWD] = 0
+        return [(1, 1)]
+
+    def _unqueue_next(self, transaction: Transaction, namespace: str, name: str) -> list[Row]:
+        assert isinstance(transaction, MysqlTransaction)
+        rows, head = self.lock(transaction, (namespace, name)), transaction.head
+        if rows.lease is None or head is None or not transaction.is_handed or rows.lease[HOLDER] != head[1]:
+            return NONE_CHANGED
+        del rows.waiters[head[0]]
+        return [(1, 0)]
+
+    def _tell_next(self, transaction: Transaction, namespace: str, name: str, letter: str) -> list[Row]:
+        assert isinstance(transaction, MysqlTransaction)
+        lease, head = self.rows[namespace, name].lease, transaction.head
+        if lease is None or head is None or transaction.ear is None:
+            return NONE_CHANGED
+        if lease[HOLDER] != (head[1] if transaction.is_handed else None):
+            return NONE_CHANGED
+        said = f"{head[1]} {lease[TOKEN]}" if transaction.is_handed else head[1]
+        transaction.news.append((f"{transaction.ear} {letter}", said))
         return [(1, 0)]
 
     def _renew_lease(self, transaction: Transaction, *values: Any) -> list[Row]:
@@ -161,8 +217,9 @@ class MysqlDatabase(Database):
         address, letter = where.split(" ")
         self.letters[address, letter] = (holder, self._wall_clock())
 
-    def _letters(self, _transaction: Transaction, address: str) -> list[Row]:
-        return [(letter, holder) for (at, letter), (holder, _) in sorted(self.letters.items()) if at == address]
+    def _letters(self, _transaction: Transaction, address: str, known: str) -> list[Row]:
+        new = {key: letter for key, letter in self.letters.items() if key[1] not in known.split(",")}
+        return [(letter, holder) for (at, letter), (holder, _) in sorted(new.items()) if at == address]
 
     def _wait_at_gate(self, _transaction: Transaction, address: str, known: int, _gate: str, seconds: int) -> list[Row]:
         if self.keeper is None:
@@ -181,25 +238,6 @@ class MysqlDatabase(Database):
         for key in gone:
             del self.letters[key]
         return [(len(gone), 0)]
-
-    def _find_head(self, transaction: Transaction, namespace: str, name: str) -> list[Row]:
-        assert isinstance(transaction, MysqlTransaction)
-        head = self._head((namespace, name))
-        transaction.ear = head[6] if transaction.changed == 1 and head and head[6] in self.ears else None
-        return [(0, 0)]
-
-    def _leave_for_head(self, transaction: Transaction, namespace: str, name: str, letter: str) -> list[Row]:
-        assert isinstance(transaction, MysqlTransaction)
-        lease, head = self.rows[namespace, name].lease, self._head((namespace, name))
-        is_free = lease is not None and lease[HOLDER] is None and lease[CLOSED_UNTIL] <= self.clock()
-        if head is None or not is_free or transaction.ear is None:
-            return NONE_CHANGED
-        transaction.news.append((f"{head[6]} {letter}", head[1]))
-        return [(1, 0)]
-
-    def _head(self, key: Key) -> list[Any] | None:
-        waiters = self.rows.get(key, Rows()).waiters
-        return next((one for _, one in sorted(waiters.items()) if one[5] > self.clock()), None)
 
     def _nudge(self, transaction: Transaction, address: str | None = None) -> list[Row]:
         assert isinstance(transaction, MysqlTransaction)

@@ -61,7 +61,7 @@ def letter_without_an_interruption() -> list[Edit]:
     """Who frees a name leaves a letter, and lets its reader wait on."""
     return [
         edit(mysql.MysqlEngine._nudges, ("[self._post.interrupt(place.address)]", "[]")),
-        edit(mysql.MysqlEngine._release_to_next, (", END, interrupt]", ", END]")),
+        edit(mysql.MysqlEngine._release_to_next, (", tell, self._post.interrupt_next]", ", tell]")),
     ]
 
 
@@ -97,3 +97,37 @@ def renewal_revives() -> list[Edit]:
             ("if not lease or (lease[HOLDER], lease[0]) != (holder, token) or lease[EXPIRES] <= now:", "if not lease:"),
         )
     ]
+
+
+@_caught_by("handover", "turns", "liveness")
+def queued_without_a_word() -> list[Edit]:
+    """Who is queued in one step does not leave a mark at the name, and whoever gives it back looks for nobody."""
+    return [
+        edit(mysql_model.MysqlDatabase._mark, ("lease[CROWD] = 2", "")),
+        edit(mysql_model.MysqlDatabase._queue_up, (" and lease[CROWD] == 2", "")),
+        edit(postgres_model.Database._queue, ("lease[CROWD] = 2", "")),
+    ]
+
+
+@_caught_by("liveness")
+def handed_to_whoever_waits() -> list[Edit]:
+    """A name is handed to the head of the queue for a whole TTL, however long ago anything was heard of it."""
+    return [edit(postgres_model._may_be_handed, ("and promptly and", "and lasts and"))]
+
+
+@_caught_by("handover", "turns", "order")
+def handed_and_still_queued() -> list[Edit]:
+    """Who is handed a name keeps its place in the queue."""
+    return [edit(mysql_model.MysqlDatabase._unqueue_next, ("del rows.waiters[head[0]]", ""))]
+
+
+@_caught_by("tokens", "given", "exclusion", "told")
+def handed_with_another_token() -> list[Edit]:
+    """Who is handed a name is told a token that was never minted."""
+    return [edit(mysql_model.MysqlDatabase._tell_next, ("{lease[TOKEN]}", "{lease[TOKEN] - 1}"))]
+
+
+@_caught_by("given", "exclusion", "told")
+def wake_up_taken_for_a_grant() -> list[Edit]:
+    """Who is told to come for the name believes that it has it, with the token of before."""
+    return [edit(sql_listen.Listener._read, ("_granted(token)", "_granted(token or '1')"))]

@@ -16,7 +16,9 @@ from leasehold.wires.sql_listen import key_of
 from leasehold.wires.sql_table import KEEP_IDLE, SWEEP_AT_ONCE, USUAL_DEPTH, Request, Row
 
 Key = tuple[str, str]
-DECIDING = frozenset({"clock", "take_free", "take_known", "queue", "take_turn", "release_alone", "release_to_next"})
+DECIDING = frozenset(
+    {"clock", "take_free", "take_known", "queue", "queue_up", "take_turn", "release_alone", "release_to_next"}
+)
 """Statements that read the clock for what is decided by them, or in the program after them."""
 TOKEN, TURN_SINCE, CLOSED_UNTIL, CROWD, HOLDER, SINCE, EXPIRES, LASTS, BEAT, DELAY, ABOUT = range(11)
 

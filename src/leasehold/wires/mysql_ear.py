@@ -1,8 +1,8 @@
 """Hearing wake-ups on a server that cannot notify: a connection waits in the server, and who has news interrupts it.
 
 The connection of an engine that listens holds a lock of the server (GET_LOCK) under a name that only it has: its
-address. Who wakes somebody there leaves a letter, with the transaction that frees the name, and then interrupts the
-wait of whoever holds that lock (KILL QUERY). If nobody holds it, nobody hears there any more.
+address. Who wakes somebody there leaves a letter, and then interrupts the wait of whoever holds that lock (KILL QUERY).
+If nobody holds it, nobody hears there any more.
 
 What a listener waits for is another lock of that kind, the gate, which is the same for all and never opens: some
 connection keeps it, and does nothing else. Not in SLEEP: all sleeps of a MariaDB share one mutex, and two interruptions
@@ -20,9 +20,8 @@ from typing import Final
 
 from leasehold.wires.mysql_errors import INTERRUPTED
 from leasehold.wires.mysql_line import NUDGE, Line
-from leasehold.wires.mysql_packets import Answers, Nonsense, written
+from leasehold.wires.mysql_packets import Answers, Nonsense, prepared, written
 from leasehold.wires.postgres_errors import cut_off, nonsense
-from leasehold.wires.sql_listen import SOMEBODY
 from leasehold.wires.sql_table import Request, Statement
 
 NAP: Final = 1
@@ -42,12 +41,14 @@ KEEP_LETTERS: Final = 60_000_000
 _ADDRESS: Final = re.compile(r"lh:[0-9a-f]{32}", re.ASCII)
 _OPEN: Final = written("listen", "SET SESSION wait_timeout = $2; SELECT GET_LOCK($1, 0), GET_LOCK($3, 0)")
 _KEEP: Final = Request(written("keep_gate", "SET SESSION wait_timeout = $1"), (KEPT_FOR,))
-_LETTERS: Final = written("letters", "SELECT letter, holder FROM leasehold_wake WHERE address = $1")
-_WAIT: Final = written(
+_LETTERS: Final = prepared(
+    "letters", "SELECT letter, holder FROM leasehold_wake WHERE address = $1 AND NOT FIND_IN_SET(letter, $2)"
+)
+_WAIT: Final = prepared(
     "wait_at_gate",
     "SELECT GET_LOCK($3, IF((SELECT COUNT(*) FROM leasehold_wake WHERE address = $1) > $2, 0, $4))",
 )
-_TIME_IS_UP, _GATE_IS_OURS = [(0,)], [(1,)]
+_GATE_IS_OURS: Final = [(1,)]
 _TAKE_AWAY: Final = written("take_away", "DELETE FROM leasehold_wake WHERE address = $1 AND FIND_IN_SET(letter, $2)")
 
 _LEAVE_LETTER: Final = """
@@ -55,21 +56,7 @@ INSERT INTO leasehold_wake (address, letter, holder, since)
 SELECT $1, $2, $3, {now} FROM DUAL WHERE IS_USED_LOCK($1) IS NOT NULL
 """
 _INTERRUPT: Final = "KILL QUERY IS_USED_LOCK($1)"
-# The same for whoever is the head of a name's queue, just behind the statement that has freed the name, if it has. A
-# variable carries from one statement to the next whose wait is to be interrupted.
-_FIND_HEAD: Final = """
-SET @leasehold_ear = IF(ROW_COUNT() = 1, (
-    SELECT IF(address LIKE 'lh:%' AND IS_USED_LOCK(address) IS NOT NULL, address, NULL) FROM leasehold_waiter
-    WHERE namespace = $1 AND name = $2 AND until > {now} ORDER BY seq LIMIT 1), NULL)
-"""
-_LEAVE_FOR_HEAD: Final = """
-INSERT INTO leasehold_wake (address, letter, holder, since)
-SELECT w.address, $3, w.holder, {now} FROM leasehold_waiter AS w
-JOIN leasehold_lease AS l ON l.namespace = w.namespace AND l.name = w.name
-WHERE w.namespace = $1 AND w.name = $2 AND w.until > {now} AND l.holder IS NULL AND l.closed_until <= {now}
-AND @leasehold_ear IS NOT NULL ORDER BY w.seq LIMIT 1
-"""
-_INTERRUPT_HEAD: Final = "KILL QUERY IS_USED_LOCK(COALESCE(@leasehold_ear, 'lh:nobody'))"
+_INTERRUPT_NEXT: Final = "KILL QUERY IS_USED_LOCK(COALESCE(@leasehold_ear, 'lh:nobody'))"
 _OLD_LETTERS: Final = "SELECT address, letter FROM leasehold_wake WHERE since <= {now} - {keep} LIMIT 256"
 
 
@@ -80,9 +67,8 @@ class Post:
         self._leave = written("wake", _LEAVE_LETTER.format(now=clock))
         self._interrupt = written(NUDGE, _INTERRUPT)
         self._drop = written("drop_letter", "DELETE FROM leasehold_wake WHERE address = $1 AND letter = $2")
-        self._find_head = written("find_head", _FIND_HEAD.format(now=clock))
-        self._leave_for_head = written("leave_for_head", _LEAVE_FOR_HEAD.format(now=clock))
-        self._interrupt_head = Request(Statement(_INTERRUPT_HEAD, NUDGE))
+        self.interrupt_next = Request(Statement(_INTERRUPT_NEXT, NUDGE))
+        """Ends the wait of the listener that the connection has just left a letter for, if it has."""
         self.old = Request(written("old_letters", _OLD_LETTERS.format(now=clock, keep=KEEP_LETTERS)))
         """Asks for letters that nobody has come for."""
 
@@ -93,11 +79,6 @@ class Post:
     def interrupt(self, address: str) -> Request:
         """Ends the listener's wait."""
         return Request(self._interrupt, (address,))
-
-    def to_head(self, namespace: str, name: str, letter: str) -> tuple[Request, Request, Request]:
-        """For the head of a name's queue: finds its listener, leaves a letter, and behind the commit ends its wait."""
-        key = (namespace, name)
-        return Request(self._find_head, key), Request(self._leave_for_head, (*key, letter)), self._interrupt_head
 
     def drop(self, address: str, letter: str) -> Request:
         """Takes away a letter."""
@@ -138,6 +119,8 @@ class ListeningLine:
         self._seen: set[str] = set()
         """Letters that were read and are still there."""
         self._taken_away: list[str] = []
+        self._before = 0
+        """How many answers come before those to what was asked for."""
         self._answers = Answers()
 
     @classmethod
@@ -174,16 +157,18 @@ class ListeningLine:
         """Look for letters, and wait if there are none that are not known yet."""
         taken_away = sorted(self._seen) if len(self._seen) >= MOST_LETTERS else []
         left = len(self._seen) - len(taken_away)
-        requests = [Request(_LETTERS, (self.address,)), Request(_WAIT, (self.address, left, GATE, NAP))]
+        known = Request(_LETTERS, (self.address, ",".join(self._seen - set(taken_away))))
+        requests = [known, Request(_WAIT, (self.address, left, GATE, NAP))]
         if taken_away:
             requests.insert(0, Request(_TAKE_AWAY, (self.address, ",".join(taken_away))))
         self._taken_away, self._answers = taken_away, Answers()
-        self._line.send_now(requests)
+        self._before = self._line.send_now(requests)
 
     def notifications(self) -> list[tuple[str, str]]:
         """Read what the socket has; returns addresses and holders, and raises `ConnectionError` when it broke.
 
-        Who has ended the wait may have done so for anybody here: whom for is in a letter, which is asked for then.
+        Who has ended the wait may have done so for anybody here: whom for is in a letter, which is asked for then. With
+        a token behind the holder, it has been handed the name.
         """
         heard: list[tuple[str, str]] = []
         try:
@@ -191,8 +176,8 @@ class ListeningLine:
             while self._line.take_in(self._answers):
                 for position in range(before, len(self._answers.results)):
                     heard += self._understood(position)
-                if self._answers.is_complete and self._go_on():
-                    heard.append((self.address, SOMEBODY))
+                if self._answers.is_complete:
+                    self._go_on()
                 before = len(self._answers.results)
         except (Nonsense, OSError) as error:
             raise ConnectionError from error
@@ -200,8 +185,8 @@ class ListeningLine:
 
     def _understood(self, position: int) -> list[tuple[str, str]]:
         """What the result at this position says."""
-        letters_at = 1 if self._taken_away else 0
-        if position < letters_at:
+        letters_at = self._before + (1 if self._taken_away else 0)
+        if self._before <= position < letters_at:
             self._seen.difference_update(self._taken_away)
         if position != letters_at:
             return []
@@ -209,8 +194,8 @@ class ListeningLine:
         self._seen.update(letter for letter, _ in new)
         return [(self.address, holder) for _, holder in new]
 
-    def _go_on(self) -> bool:
-        """Wait again; returns whether somebody has ended the last wait.
+    def _go_on(self) -> None:
+        """Wait again, unless the connection is needed for something else.
 
         An interruption is an error or, where it meets nothing but the wait, a lock of which the server cannot say
         whether it was had (NULL).
@@ -221,7 +206,6 @@ class ListeningLine:
         if error is None and rows == [_GATE_IS_OURS]:
             self._keep_gate()
         self._wait()
-        return error is not None or rows != [_TIME_IS_UP]
 
     def _keep_gate(self) -> None:
         """Who listens here does so on another connection from now on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import inf
 from typing import Final
 
 from leasehold.errors import EngineError, quoted
@@ -17,10 +18,10 @@ from leasehold.wires.mysql_packets import (
     Prepared,
     SqlError,
     asked,
+    named,
     outcome,
     packets_behind,
     places_in,
-    rendered,
     to_prepare,
 )
 from leasehold.wires.mysql_stream import Stream
@@ -30,8 +31,11 @@ from leasehold.wires.sql_table import Raced, Request, Row, Statement
 
 NUDGE: Final = "nudge"
 """The name of a statement that stands last and may fail: all that mattered has been committed before it."""
+COMMIT: Final = "commit"
+"""The name of one that commits: with a nudge at the end, whatever stands in between may fail as well."""
 QUEUE: Final = "queue"
 """The name of a request that waits for others, by a first statement that changes nothing, and then goes on."""
+_UNDO: Final = Request(Statement("ROLLBACK", "undo"))
 NUDGED_WITHIN: Final = 0.1
 """For so long a nudge is waited for, in seconds. MariaDB needs 0.05 where it meets the end of what it interrupts."""
 
@@ -44,6 +48,13 @@ class Line:
         self._posted = Answers()
         self._met: set[Statement] = set()
         self._prepared: dict[Statement, Prepared | None] = {}
+        self._ready: set[Statement] = set()
+        """Statements that the server knows by their names."""
+        self._sizes: dict[tuple[Statement | int, ...], int] = {}
+
+    def doze(self) -> None:
+        """Do not look for answers for a while, and leave the processor to others."""
+        self.stream.doze()
 
     @property
     def sockets(self) -> Sockets:
@@ -125,24 +136,48 @@ class Line:
 
         A request may be several statements; its rows are those of the last one.
         """
-        payload = asked(requests[0]) if len(requests) == 1 else QUERY + ";".join(map(rendered, requests)).encode()
+        payload, before = (asked(requests[0]), 0) if len(requests) == 1 else self._together(requests)
         if requests[0].statement.name == QUEUE:
-            self.stream.doze()
+            self.doze()
         try:
             await self.stream.send(payload, until)
-            answers = await self._answers(requests, until)
+            answers = await self._answers(requests, before, until)
         except (Nonsense, OSError) as error:
             raise self._broken(error, sent=self.stream.has_sent, commits=commits) from None
         except BaseException:
             self.close()
             raise
+        if before and answers.error is None:
+            self._note_size(requests, before)
+        del answers.results[:before]
+        if answers.error is not None and answers.error.code == NOT_PREPARED and self._ready:
+            # A proxy goes on with another connection of its own: what that one has done of these is undone.
+            self._met, self._ready = set(), set()
+            await self.ask_plainly([_UNDO], until, commits=False)
+            return await self.ask_plainly(requests, until, commits=commits)
         return self._sorted(requests, answers)
 
-    async def _answers(self, requests: Sequence[Request], until: float) -> Answers:
-        expected = sum(request.statement.parts for request in requests)
+    def _together(self, requests: Sequence[Request]) -> tuple[bytes, int]:
+        """What asks for several requests, and how many answers come before theirs."""
+        again = {one.statement for one in requests if one.statement.order is not None}
+        known = again & self._met
+        text, before = named(requests, known, self._ready)
+        self._met |= again
+        self._ready |= known
+        return QUERY + text.encode(), before
+
+    def _note_size(self, requests: Sequence[Request], before: int) -> None:
+        """Remember how long the answers to these were when they were shortest: so many bytes are waited for."""
+        shape, size = _shape(requests, before), self.stream.heard
+        self._sizes[shape] = min(self._sizes.get(shape, size), size)
+
+    async def _answers(self, requests: Sequence[Request], before: int, until: float) -> Answers:
+        expected = before + sum(request.statement.parts for request in requests)
         least = PLAIN_OK * expected if expected > 1 else 1
         if requests[0].statement.name == QUEUE:
             least = PLAIN_OK + 1  # of one that waits for long, errors are heard at once
+        elif before:
+            least = max(self._sizes.get(_shape(requests, before), 0) - PLAIN_OK + 1, least)
         if requests[-1].statement.name != NUDGE:
             return await self.stream.answers(until, least=least)
         answers = await self.stream.answers(until, enough=expected - 1, least=least)
@@ -162,9 +197,14 @@ class Line:
             self.close()
             raise ConnectionError from None
 
-    def send_now(self, requests: Sequence[Request]) -> None:
-        """Send requests without waiting for anything; raises `OSError` when the connection broke."""
-        self.stream.send_now(QUERY + ";".join(map(rendered, requests)).encode())
+    def send_now(self, requests: Sequence[Request]) -> int:
+        """Send requests without waiting for anything; raises `OSError` when the connection broke.
+
+        Returns how many answers come before theirs.
+        """
+        payload, before = (asked(requests[0]), 0) if len(requests) == 1 else self._together(requests)
+        self.stream.send_now(payload)
+        return before
 
     def take_in(self, answers: Answers) -> bool:
         """Read what the socket has of the answers; False when that is nothing, `OSError` when the connection broke."""
@@ -194,14 +234,14 @@ class Line:
         """The rows that each request asked for."""
         ends = _ends(requests)
         error, results = answers.error, answers.results
-        if error is not None and requests[-1].statement.name == NUDGE and len(results) == ends[-1] - 1:
+        if error is not None and len(results) >= _needed(requests, ends):
             if error.code != NO_SUCH_THREAD:
                 log().warning(
-                    "a waiter at %s could not be nudged and will look by itself, within 1 s: %s",
+                    "a waiter at %s could not be told or nudged and will look by itself: %s",
                     self._address,
                     quoted(error.words),
                 )
-            error, results = None, [*results, []]
+            error, results = None, results + [[] for _ in range(ends[-1] - len(results))]
         if error is not None:
             raise error
         if len(results) != ends[-1]:
@@ -230,6 +270,19 @@ class Line:
     def let_go(self) -> None:
         """Close this process's end only: after a fork the parent goes on using the connection."""
         self.stream.let_go()
+
+
+def _needed(requests: Sequence[Request], ends: list[int]) -> float:
+    """How many statements have to succeed: all but a nudge, or those up to a commit that one follows."""
+    if requests[-1].statement.name != NUDGE:
+        return inf
+    committed = [end for request, end in zip(requests, ends, strict=True) if request.statement.name == COMMIT]
+    return committed[-1] if committed else ends[-1] - 1
+
+
+def _shape(requests: Sequence[Request], before: int) -> tuple[Statement | int, ...]:
+    """What requests have in common that are answered alike."""
+    return (before, *(request.statement for request in requests))
 
 
 def _ends(requests: Sequence[Request]) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -157,10 +157,36 @@ _BYTES, _WHOLE = b"\xfc\0", b"\x08\0"
 
 
 def prepared(name: str, text: str) -> Statement:
-    """A statement that answers with no rows, and that a connection prepares when it first sends it."""
+    """A statement that a connection prepares when it sends it again. One that is sent alone answers with no rows."""
     statement = written(name, text)
     statement.order = tuple(map(int, _PLACE.findall(statement.text)))
     return statement
+
+
+def named(requests: Sequence[Request], known: set[Statement], ready: set[Statement]) -> tuple[str, int]:
+    """Requests in one text, where known statements are carried out by name; those not ready are prepared first.
+
+    Returns also how many answers come before theirs. Values go in as variables of the session.
+    """
+    variables: dict[Value, str] = {}
+    before: dict[str, None] = {}
+    texts = []
+    for request in requests:
+        statement = request.statement
+        if statement not in known:
+            texts.append(rendered(request))
+            continue
+        if statement not in ready:
+            quoted = _PLACE.sub("?", statement.text).replace("'", "''")
+            before[f"PREPARE leasehold_{statement.name} FROM '{quoted}'"] = None
+        used = [
+            variables.setdefault(request.values[which], f"@leasehold_{len(variables)}")
+            for which in statement.order or ()
+        ]
+        texts.append(f"EXECUTE leasehold_{statement.name} USING {', '.join(used)}")
+    if variables:
+        before["SET " + ", ".join(f"{name} = {literal(value)}" for value, name in variables.items())] = None
+    return ";".join([*before, *texts]), len(before)
 
 
 def to_prepare(statement: Statement) -> bytes:

@@ -38,6 +38,8 @@ class Stream:
         self._sent_at = 0.0
         self.has_sent = False
         """Whether all of the last packet has left."""
+        self.heard = 0
+        """How many bytes have come since then."""
         self.use(sockets)
         self._shows_all = True
         """Whether all that has come shows at the socket."""
@@ -78,7 +80,7 @@ class Stream:
         """Send a packet; what answers it is numbered on from it."""
         rest = framed(payload, number)
         self.inbox.expect(number + 1 & 0xFF)
-        self.has_sent, self._sent_at = False, monotonic()
+        self.has_sent, self.heard, self._sent_at = False, 0, monotonic()
         while rest:
             try:
                 rest = rest[self._sock.send(rest) :]
@@ -164,6 +166,7 @@ class Stream:
         except self._wants_read:
             return False
         self.inbox.add(_some(received))
+        self.heard += len(received)
         return True
 
     async def _ready(self, until: float, *, to_write: bool) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Final
 
 from leasehold.errors import EngineError, EngineUnavailable
+from leasehold.wires import mysql_line
 from leasehold.wires.mysql_errors import NO_PRIVILEGE, NO_TABLE, error_from
 from leasehold.wires.mysql_line import Line
 from leasehold.wires.mysql_packets import SqlError, written
 from leasehold.wires.postgres_errors import nonsense
 from leasehold.wires.sql_table import Dialect, Request, Statement
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Raised whenever the tables change: those of another version are refused, and left alone."""
 CLOCK: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 """Microseconds since 1970, whatever the session's time zone. It stands still within one statement, and only there."""
@@ -25,8 +26,8 @@ STALL: Final = 2
 """How long a transaction may stand still between two requests, in seconds: who stalls there keeps a name locked."""
 
 BEGIN: Final = Request(Statement(f"SET SESSION wait_timeout = {STALL}; START TRANSACTION", "begin"))
-COMMIT: Final = Request(Statement("COMMIT; SET SESSION wait_timeout = DEFAULT", "commit"))
-START, END = Request(Statement("START TRANSACTION", "begin")), Request(Statement("COMMIT", "commit"))
+COMMIT: Final = Request(Statement("COMMIT; SET SESSION wait_timeout = DEFAULT", mysql_line.COMMIT))
+START, END = Request(Statement("START TRANSACTION", "begin")), Request(Statement("COMMIT", mysql_line.COMMIT))
 """Around what goes out in one packet: nobody can stall within it."""
 READ: Final = Request(Statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION READ ONLY", "read"))
 
@@ -77,6 +78,8 @@ CREATE TABLE IF NOT EXISTS leasehold_waiter (
     until BIGINT NOT NULL,
     address VARBINARY(64) NOT NULL,
     about VARBINARY(1024) NOT NULL,
+    lasts BIGINT NOT NULL DEFAULT 0,
+    delay BIGINT NOT NULL DEFAULT 0,
     PRIMARY KEY (namespace, name, seq),
     KEY leasehold_waiter_holder (holder)
 ) ENGINE=InnoDB;

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import Final
 
-from leasehold.core.engine import Grant
 from leasehold.errors import GuaranteeWarning
 from leasehold.wires.postgres_dial import dial
 from leasehold.wires.postgres_line import Line
@@ -53,12 +52,6 @@ class PostgresWire(PooledWire[Line]):
             line.close()
             raise
         return Ear(line, channel)
-
-    async def wait(self, holder: str, until: float) -> Grant | None:
-        """Return when this holder is woken or cannot be woken any more, or at `until`; with what it was handed."""
-        for line in self._pool.idle:
-            line.doze()
-        return await super().wait(holder, until)
 
 
 def blocking_wire(target: Target, label: str) -> PostgresWire:

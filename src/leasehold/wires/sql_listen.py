@@ -25,8 +25,6 @@ SHORT_PATIENCE: Final = 0.5
 """Who waits for no longer than this, in seconds, is not worth another connection, which takes a part of that itself."""
 LONGEST_DOZE, LONGEST_SHORT_DOZE = 0.5, 0.05
 """After how long one who cannot be woken asks again, in seconds: well within a turn of the queue."""
-SOMEBODY: Final = ""
-"""Instead of a holder: who is woken will be told later. Where only one waits, there is no need to wait for that."""
 LONGEST_TOKEN: Final = 19
 _CHANNEL: Final = re.compile(r"leasehold_([0-9a-f]{16})", re.ASCII)
 
@@ -172,14 +170,9 @@ class Listener(ABC):
             return
         for _, said in heard:
             holder, _, token = said.partition(" ")
-            waiter = self._waiters.get(holder) if holder != SOMEBODY else self._only_one(ear)
+            waiter = self._waiters.get(holder)
             if waiter is not None:
                 waiter.wake(_granted(token))
-
-    def _only_one(self, ear: Ear) -> Waiter | None:
-        if len(self._waiters) != 1:
-            return None
-        return next((waiter for waiter in list(self._waiters.values()) if waiter.ear is ear), None)
 
     def _lose(self, ear: Ear) -> None:
         """Everybody asks again, and queues with another connection."""

@@ -24,6 +24,10 @@ class Line(sql_pool.Line, Protocol):
         """Send one request, a transaction of its own, and return its rows."""
         ...
 
+    def doze(self) -> None:
+        """Somebody waits for a turn: do not look for answers for a while, and leave the processor to others."""
+        ...
+
 
 LineT = TypeVar("LineT", bound=Line)
 
@@ -78,6 +82,8 @@ class PooledWire(ABC, Generic[LineT]):
 
     async def wait(self, holder: str, until: float) -> Grant | None:
         """Return when this holder is woken or cannot be woken any more, or at `until`; with what it was handed."""
+        for line in self._pool.idle:
+            line.doze()
         return await self._listener.wait(holder, until)
 
     def ignore(self, holder: str) -> None:
