@@ -220,14 +220,18 @@ class Prepared:
 
     def executed(self, values: tuple[Value, ...]) -> bytes:
         """Asks to carry it out."""
-        packed = [_measured(value.encode()) if isinstance(value, str) else _packed(value) for value in values]
-        return self._head + b"".join([packed[which] for which in self._order])
+        return self._head + b"".join([_packed(values[which]) for which in self._order])
 
 
-_packed: Final = struct.Struct("<q").pack
+_whole_number: Final = struct.Struct("<q").pack
 
 
-def _measured(text: bytes) -> bytes:
+@lru_cache(maxsize=1024)
+def _packed(value: Value) -> bytes:
+    """A value as a prepared statement takes it. Most of them are the same again and again."""
+    if not isinstance(value, str):
+        return _whole_number(value)
+    text = value.encode()
     size = len(text)
     return (bytes((size,)) if size < 0xFB else b"\xfc" + size.to_bytes(2, "little")) + text
 
