@@ -237,7 +237,7 @@ class Line:
         if error is not None and len(results) >= _needed(requests, ends):
             if error.code != NO_SUCH_THREAD:
                 log().warning(
-                    "a waiter at %s could not be told or nudged and will look by itself: %s",
+                    "a waiter at %s could not be nudged and will look by itself: %s",
                     self._address,
                     quoted(error.words),
                 )
