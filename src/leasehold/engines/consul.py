@@ -183,7 +183,7 @@ class ConsulEngine:
             return False
         if not place.uncertain:
             operations = [if_on(place.key, session), deleting(place.key)]
-            return not isinstance(await self._requests.change(place, operations, until), Refused)
+            return not isinstance(await self._requests.change(place, operations, until, unread=1), Refused)
         found, _ = await self._wire.entries(place.key, until)
         await self._requests.change(place, [deleting(place.key)], until)
         return any(one.key == place.key and one.lease for one in found)

@@ -26,14 +26,17 @@ class Requests:
         self._wire, self._sessions, self._label = wire, sessions, label
         self._world = wire.world
 
-    async def change(self, place: Place, operations: Sequence[Operation], until: float) -> list[Entry] | Refused:
+    async def change(
+        self, place: Place, operations: Sequence[Operation], until: float, *, unread: int = 0
+    ) -> list[Entry] | Refused:
         """Send a transaction that may change a place's key, and keep in mind that it may still be carried out later.
 
-        The doubt is there before the request is sent: so no interruption, wherever it strikes, can lose it.
+        The doubt is there before the request is sent: so no interruption, wherever it strikes, can lose it. Of the
+        results, so many as are `unread` nobody wants to see, from the first.
         """
         doubt, place.uncertain = place.uncertain, True
         try:
-            outcome = await self._wire.txn(operations, until)
+            outcome = await self._wire.txn(operations, until, unread=unread)
         except (EngineUnavailable, SessionGone, Denied):  # it was not carried out
             place.uncertain = doubt
             raise

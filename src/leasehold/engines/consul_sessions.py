@@ -11,7 +11,6 @@ last one is over, it is ended, so that nothing can come of that request.
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 from typing import Final
@@ -26,6 +25,32 @@ CLAIM: Final = 1.0
 """For how long others leave the renewal of a session to the one who said that it would do it, in seconds."""
 ENDED_AFTER: Final = 2.0
 """Consul ends a session that is not renewed after twice its TTL."""
+
+
+class Slots:
+    """Numbers for keys: as few as are needed at the same time, however many come and go."""
+
+    __slots__ = ("_free", "_made")
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self._made = 0
+
+    @property
+    def in_use(self) -> int:
+        """How many were taken and not given back."""
+        return self._made - len(self._free)
+
+    def take(self) -> int:
+        """One that nobody uses."""
+        if self._free:
+            return self._free.pop()
+        self._made += 1
+        return self._made - 1
+
+    def give_back(self, slot: int) -> None:
+        """Others may use it."""
+        self._free.append(slot)
 
 
 class Session:
@@ -46,8 +71,8 @@ class Session:
         """How many attempts and leases hang on it."""
         self.debts: dict[bytes, None] = {}
         """Keys that must not be there, and that a late request could still create; oldest first."""
-        self.slots: dict[bytes, set[int]] = {}
-        """The slots in use, by how their keys begin."""
+        self.slots: dict[bytes, Slots] = {}
+        """By how their keys begin."""
         self._claimed_until = 0.0
 
     def confirm(self, sent_at: float) -> None:
@@ -106,9 +131,7 @@ class Place:
         if want.delay:
             self.key = keys.slot(want.mode, f"{session.tag}.{os.urandom(8).hex()}")
         else:
-            taken = session.slots.setdefault(self._kind, set())
-            self._slot = next(number for number in itertools.count() if number not in taken)
-            taken.add(self._slot)
+            self._slot = session.slots.setdefault(self._kind, Slots()).take()
             self.key = keys.slot(want.mode, f"{session.tag}.{self._slot}")
         self.token: int | None = None
         """The index that the key was created at, once that is known."""
@@ -147,9 +170,9 @@ class Place:
         if self.uncertain:
             self.owe()
         elif self._slot is not None:
-            taken = self._origin.slots[self._kind]
-            taken.discard(self._slot)
-            if not taken:
+            slots = self._origin.slots[self._kind]
+            slots.give_back(self._slot)
+            if not slots.in_use:
                 del self._origin.slots[self._kind]
 
 

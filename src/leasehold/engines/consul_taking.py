@@ -45,7 +45,9 @@ class Attempt:
 
     def value_on(self, session: Session) -> bytes:
         """What the key says to people; a lock-delay only while it hangs on a session that has one."""
-        want = self.want._replace(delay=session.terms.delay)
+        want, delay = self.want, session.terms.delay
+        if want.delay != delay:
+            want = want._replace(delay=delay)
         return value_of(want, time.time(), self.patience, with_mode=True)
 
     def judge(self, found: Sequence[Entry], as_of: int) -> list[Entry] | None:
@@ -58,6 +60,9 @@ class Attempt:
             place.token = place.blockade = None
             return None
         place.token, place.modified, place.as_of = own.created, own.modified, as_of
+        if len(found) == 1:  # it is alone
+            place.incumbent = place.blockade = None
+            return []
         before = sorted((one for one in found if one.created < own.created), key=lambda one: one.created)
         place.incumbent = before[0] if before else None
         place.blockade = layout.blockade(self.want.mode, self.want.limit, [one for one in before if one.lease])
@@ -114,7 +119,7 @@ class Taking:
             remains = await self._look(attempt) if place.token is not None else None
             if remains is None:
                 remains = await self._join(attempt)
-            if place.blockade is None and await self._open(attempt, remains):
+            if place.blockade is None and (not remains or await self._open(attempt, remains)):
                 if place.token is not None and await self._claim(attempt):
                     place.waits = False
                     return Grant(place.token, since=place.session.confirmed_at)
@@ -131,13 +136,13 @@ class Taking:
         place.patient_until = self._world.now() + (attempt.patience or 0.0)
         session = await self._requests.confirm(place.session, attempt.until)
         operations = [locking(place.key, session, attempt.value_on(place.session)), getting_all(attempt.keys.all[0])]
-        outcome = await self._requests.change(place, operations, attempt.until)
+        outcome = await self._requests.change(place, operations, attempt.until, unread=1)
         if isinstance(outcome, Refused) and outcome.for_delay:
             # An earlier request of this attempt was granted, and its session ended before anybody heard of it.
             raise SessionGone("consul has ended the session of a lease with a lock-delay")
         if isinstance(outcome, Refused):
             raise EngineError(f"consul does not let a key be locked that nobody else uses: {outcome.why}")
-        remains = attempt.judge_written(outcome[1:])
+        remains = attempt.judge_written(outcome)
         if remains is None:
             raise EngineError("consul does not show the key that it has just written")
         return remains
@@ -156,10 +161,11 @@ class Taking:
         while left:
             session, oldest = await self._requests.confirm(attempt.place.session, attempt.until, SPENT), left[0]
             operations = [locking(oldest.key, session, oldest.value), deleting(oldest.key)]
-            outcome = await self._wire.txn([*operations, getting_all(attempt.keys.all[0])], attempt.until)
+            operations.append(getting_all(attempt.keys.all[0]))
+            outcome = await self._wire.txn(operations, attempt.until, unread=1)
             if isinstance(outcome, Refused):
                 return False
-            left = attempt.judge_written(outcome[1:])
+            left = attempt.judge_written(outcome)
         return True
 
     async def _claim(self, attempt: Attempt) -> bool:

@@ -6,8 +6,8 @@ knowing it does not answer it.
 
 from __future__ import annotations
 
-import base64
 import binascii
+import functools
 import json
 import math
 import weakref
@@ -28,6 +28,9 @@ T = TypeVar("T")
 Operation = str
 """In JSON: written by hand, for every lease comes by here twice."""
 _in_json: Final = json.JSONEncoder(separators=(",", ":")).encode
+_from_json: Final = json.JSONDecoder().decode
+_KNOWN: Final = 1024
+"""How many operations are remembered of each kind: keys are used again, and so is the text of what is done to them."""
 MOST_OPERATIONS: Final = 64
 """In one transaction."""
 MOST_WATCHES: Final = 32
@@ -77,17 +80,18 @@ class News(NamedTuple):
 
 def locking(key: bytes, session: str, value: bytes) -> Operation:
     """Hang a key on a session, unless it hangs on another one."""
-    return _operation("lock", key, Session=session, Value=_packed(value))
+    return _with_value(_on_session("lock", key, session), value)
 
 
 def unlocking(key: bytes, session: str, value: bytes) -> Operation:
     """Let a key hang on no session any more; refused unless it hangs on this one."""
-    return _operation("unlock", key, Session=session, Value=_packed(value))
+    return _with_value(_on_session("unlock", key, session), value)
 
 
+@functools.lru_cache(_KNOWN)
 def if_on(key: bytes, session: str) -> Operation:
     """Refuse everything unless the key hangs on this session."""
-    return _operation("check-session", key, Session=session)
+    return _on_session("check-session", key, session)
 
 
 def setting(key: bytes) -> Operation:
@@ -100,11 +104,13 @@ def getting(key: bytes) -> Operation:
     return _operation("get", key)
 
 
+@functools.lru_cache(_KNOWN)
 def getting_all(start: bytes) -> Operation:
     """Read all keys that begin so."""
     return _operation("get-tree", start)
 
 
+@functools.lru_cache(_KNOWN)
 def deleting(key: bytes) -> Operation:
     """Delete a key, if it is there."""
     return _operation("delete", key)
@@ -122,8 +128,14 @@ def _operation(verb: str, key: bytes, **more: str | int) -> Operation:
     return f'{{"KV":{{{fields}}}}}'
 
 
-def _packed(value: bytes) -> str:
-    return base64.b64encode(value).decode()
+@functools.lru_cache(_KNOWN)
+def _on_session(verb: str, key: bytes, session: str) -> Operation:
+    return _operation(verb, key, Session=session)
+
+
+def _with_value(operation: Operation, value: bytes) -> Operation:
+    packed = binascii.b2a_base64(value, newline=False).decode()
+    return f'{operation.removesuffix("}}")},"Value":"{packed}"}}}}'
 
 
 class ConsulWire:
@@ -148,7 +160,7 @@ class ConsulWire:
         if until <= self.world.now():
             raise EngineUnavailable(f"there was no time left to ask {self._address}")
         body = b"" if request is None else request.encode()
-        line = await self._pool.lend(until)
+        line = self._pool.lend_idle() or await self._pool.lend(until)
         try:
             answer = await line.ask(method, f"/v1/{target}", body, until, changes=changes)
         except BaseException as error:
@@ -217,12 +229,19 @@ class ConsulWire:
     # Keys
 
     async def txn(
-        self, operations: Sequence[Operation], until: float, *, changes: bool = True
+        self, operations: Sequence[Operation], until: float, *, changes: bool = True, unread: int = 0
     ) -> list[Entry] | Refused:
-        """Carry out all operations in one step, or none; returns what they read or wrote. Raises `SessionGone`."""
+        """Carry out all operations in one step, or none; returns what they read or wrote. Raises `SessionGone`.
+
+        `unread`: so many of these, from the first, nobody wants to see.
+        """
         target = "txn" if changes else "txn?consistent"
         request = f"[{','.join(operations)}]"
-        outcome = await self._ask("PUT", target, request, until, _outcome_in, changes=changes)
+
+        def read(answer: Answer) -> list[Entry] | Refused:
+            return _outcome_in(answer, unread)
+
+        outcome = await self._ask("PUT", target, request, until, read, changes=changes)
         if isinstance(outcome, Refused):
             words = " ".join(outcome.why.values())
             if PERMISSION in words:
@@ -319,7 +338,7 @@ def _path(key: bytes) -> str:
 def _json(answer: Answer) -> Any:
     if answer.status != 200:
         raise _NoSuchThing
-    return json.loads(answer.body.decode())
+    return _from_json(answer.body.decode())
 
 
 def _session_in(answer: Answer) -> str:
@@ -329,13 +348,13 @@ def _session_in(answer: Answer) -> str:
     return session
 
 
-def _outcome_in(answer: Answer) -> list[Entry] | Refused:
+def _outcome_in(answer: Answer, unread: int) -> list[Entry] | Refused:
     if answer.status == 404:
         raise _NoSuchThing
-    outcome = json.loads(answer.body.decode())
+    outcome = _from_json(answer.body.decode())
     if answer.status == 409:
         return Refused({int(one["OpIndex"]): str(one["What"]) for one in outcome["Errors"]})
-    return [_entry(one["KV"]) for one in outcome["Results"] or ()]
+    return [_entry(one["KV"]) for one in (outcome["Results"] or ())[unread:]]
 
 
 def _news_in(answer: Answer) -> News:
@@ -348,10 +367,8 @@ def _keys_in(answer: Answer) -> list[bytes]:
 
 
 def _entry(stored: dict[str, Any]) -> Entry:
-    try:
-        value = base64.b64decode(stored["Value"] or "", validate=True)
-    except binascii.Error:
-        raise ValueError("a value that is not in base 64") from None
+    packed = stored["Value"]
+    value = binascii.a2b_base64(packed, strict_mode=True) if packed else b""
     created, modified = _positive(stored["CreateIndex"]), _positive(stored["ModifyIndex"])
     if created > modified:
         raise ValueError("changed before it was created")

@@ -61,10 +61,18 @@ def _checked(line: str) -> str:
     return line
 
 
+class _Head(NamedTuple):
+    """What comes before the body of an answer. Nobody may change the headers: they are remembered."""
+
+    status: int
+    headers: dict[str, str]
+    length: int | None
+    """Of the body; None when it comes in chunks."""
+
+
 @functools.lru_cache(maxsize=16)  # answers of the same second to the same kind of request differ in their bodies only
-def _head_in(head: str) -> tuple[int, dict[str, str]]:
-    """The status and the headers, which nobody may change."""
-    first, *rest = head.split("\r\n")
+def _head_in(head: bytes) -> _Head:
+    first, *rest = head.decode("latin-1").split("\r\n")
     status, headers = _STATUS_LINE.fullmatch(first), dict[str, str]()
     if status is None:
         raise Malformed(f"it begins with {quoted(first)}")
@@ -74,7 +82,31 @@ def _head_in(head: str) -> tuple[int, dict[str, str]]:
         if header is None or (name in _MEASURES and name in headers):
             raise Malformed(f"a header that is none, or a length that is given twice: {quoted(line)}")
         headers.setdefault(name, header[2])
-    return int(status[1]), headers
+    return _Head(int(status[1]), headers, _length_of_body(int(status[1]), headers))
+
+
+def _length_of_body(status: int, headers: dict[str, str]) -> int | None:
+    encoding, length = headers.get("transfer-encoding"), headers.get("content-length")
+    if status in _WITHOUT_BODY:
+        return 0
+    if encoding is not None:
+        if encoding.lower() != "chunked" or length is not None:
+            raise Malformed("a body whose length is said in two ways, or in none that is known")
+        return None
+    if length is None or not _LENGTH.fullmatch(length) or int(length) > MOST_BODY:
+        raise Malformed("a body without a length, or of an absurd one")
+    return int(length)
+
+
+def _whole_answer_in(data: bytes) -> Answer | None:
+    """The answer, if it has come in one piece, with its length, as nearly all do."""
+    end = data.find(b"\r\n\r\n", 0, MOST_HEAD)
+    if end < 0:
+        return None
+    head = _head_in(data[:end])
+    if head.length is None or len(data) != end + 4 + head.length:
+        return None
+    return Answer(head.status, head.headers, data[end + 4 :])
 
 
 class Answers:
@@ -83,24 +115,26 @@ class Answers:
     def __init__(self) -> None:
         """Nothing has come yet."""
         self._buffer = bytearray()
-        self._status, self._headers = 0, dict[str, str]()
+        self._head = _Head(0, {}, 0)
         self._body: bytearray | None = None
         """What has come of the body; None before the head is complete."""
         self._left = 0
         """How much of the body, or of its current chunk, is still to come."""
-        self._chunked, self._trailing = False, False
+        self._trailing = False
 
     def feed(self, data: bytes) -> Answer | None:
         """Take what has come; returns the answer once it is complete. Raises `Malformed`."""
+        if self._body is None and not self._buffer and (answer := _whole_answer_in(data)) is not None:
+            return answer
         self._buffer += data
         if self._body is None and not self._read_head():
             return None
         assert self._body is not None
-        if not (self._read_chunks() if self._chunked else self._read_rest()):
+        if not (self._read_chunks() if self._head.length is None else self._read_rest()):
             return None
         if self._buffer:
             raise Malformed("more than one answer to one request")
-        answer = Answer(self._status, self._headers, bytes(self._body))
+        answer = Answer(self._head.status, self._head.headers, bytes(self._body))
         self._body = None
         return answer
 
@@ -110,23 +144,10 @@ class Answers:
             if len(self._buffer) >= MOST_HEAD:
                 raise Malformed("a head that does not end")
             return False
-        self._status, self._headers = _head_in(self._buffer[:end].decode("latin-1"))
+        self._head = _head_in(bytes(self._buffer[:end]))
         del self._buffer[: end + 4]
-        self._measure_body()
+        self._body, self._trailing, self._left = bytearray(), False, self._head.length or 0
         return True
-
-    def _measure_body(self) -> None:
-        encoding, length = self._headers.get("transfer-encoding"), self._headers.get("content-length")
-        self._body, self._chunked, self._trailing, self._left = bytearray(), encoding is not None, False, 0
-        if self._status in _WITHOUT_BODY:
-            self._chunked = False
-        elif encoding is not None:
-            if encoding.lower() != "chunked" or length is not None:
-                raise Malformed("a body whose length is said in two ways, or in none that is known")
-        elif length is None or not _LENGTH.fullmatch(length) or int(length) > MOST_BODY:
-            raise Malformed("a body without a length, or of an absurd one")
-        else:
-            self._left = int(length)
 
     def _read_rest(self) -> bool:
         """Take what belongs to the body, or to its current chunk; whether that was all of it."""

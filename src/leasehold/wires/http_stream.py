@@ -9,7 +9,7 @@ import ssl
 from typing import Any, Final
 
 from leasehold.wires.lookout import AGREED, Lookout
-from leasehold.wires.sockets import BlockingSockets, Sockets, has_something, tune
+from leasehold.wires.sockets import BlockingSockets, Sockets, tune
 from leasehold.wires.urls import Endpoint
 
 _MOST_AT_ONCE: Final = 65536
@@ -21,18 +21,17 @@ class Stream:
 
     def __init__(self, sock: socket.socket, sockets: Sockets) -> None:
         self._sock, self._sockets = sock, sockets
+        self._readable = select.poll()  # not shared: a connection carries one request at a time
+        self._readable.register(sock, select.POLLIN)
         self._lookout: Lookout | None = None
         if isinstance(sockets, BlockingSockets):  # an event loop has other work to do
-            readable = select.poll()  # not shared: a connection carries one request at a time
-            readable.register(sock, select.POLLIN)
-            self._lookout = Lookout(readable.poll, AGREED)
+            self._lookout = Lookout(self._readable.poll, AGREED)
 
     async def write(self, data: bytes, until: float) -> None:
         """Send all of it."""
-        left = memoryview(data)
-        while left:
+        while data:
             try:
-                left = left[self._sock.send(left) :]
+                data = data[self._sock.send(data) :]
             except (BlockingIOError, ssl.SSLWantWriteError):
                 await self._ready(to_write=True, until=until)
             except ssl.SSLWantReadError:
@@ -70,7 +69,7 @@ class Stream:
 
     def is_quiet(self) -> bool:
         """Whether it is open, and the other end has neither said anything nor hung up."""
-        return self._sock.fileno() >= 0 and not has_something(self._sock.fileno())
+        return self._sock.fileno() >= 0 and not self._readable.poll(0)
 
     def close(self) -> None:
         """Close this process's end, without a word: after a fork the parent may go on using the connection."""
