@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -170,6 +172,85 @@ def test_who_comes_later_is_told_who_holds_the_name_now(driven: Driven, other: D
     assert isinstance(answer, Busy)
     assert answer.incumbent is not None
     assert answer.incumbent.about == second.about
+
+
+def changes(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The kinds of the changes that an engine asks for from now on."""
+    seen: list[int] = []
+    wire = driven.engine._wire
+    ask = wire.ask
+
+    def asked(session: Session, requests: Sequence[messages.Request], *more: Any) -> Any:
+        seen.extend(request.kind for request in requests if request.changes)
+        return ask(session, requests, *more)
+
+    monkeypatch.setattr(wire, "ask", asked)
+    return seen
+
+
+def waited_for(driven: Driven, other: Driven) -> Want:
+    """One of another client who holds a name that this client has waited for."""
+    name = fresh_name()
+    other.take(first := want(name))
+    [waiter] = queued(driven, name, 1)
+    other.release(name, first.holder)
+    assert driven.wait(waiter, 30.0) < 20.0
+    assert isinstance(driven.take(waiter, patience=PATIENCE), Grant)
+    driven.release(name, waiter.holder)
+    other.take(second := want(name))
+    return second
+
+
+def test_who_had_to_wait_joins_the_queue_at_once_the_next_time(
+    driven: Driven, other: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = waited_for(driven, other)
+    seen = changes(driven, monkeypatch)
+    [waiter] = queued(driven, holder.name, 1)
+    assert seen == [messages.create("", b"", b"", 0).kind]
+    driven.wait(waiter, 0.2)
+    answer = driven.take(waiter, patience=0.0)
+    assert isinstance(answer, Busy)
+    assert answer.incumbent is not None
+    assert answer.incumbent.about == holder.about
+    driven.release(waiter.name, waiter.holder)
+
+
+def test_who_expected_to_wait_and_is_alone_holds_the_name_and_forgets_the_crowd(
+    driven: Driven, other: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = waited_for(driven, other)
+    other.release(holder.name, holder.holder)
+    first, second = want(holder.name), want(holder.name)
+    assert isinstance(driven.take(first, patience=PATIENCE), Grant)
+    assert isinstance(other.take(want(holder.name)), Busy)
+    driven.release(first.name, first.holder)
+    seen = changes(driven, monkeypatch)
+    assert isinstance(driven.take(second, patience=PATIENCE), Grant)
+    assert len(seen) == 1
+    driven.release(second.name, second.holder)
+
+
+def test_a_waiter_hears_that_the_one_before_it_had_its_turn_and_goes_on_waiting(driven: Driven, other: Driven) -> None:
+    name = fresh_name()
+    other.take(first := want(name))
+    other.take(second := want(name), patience=PATIENCE)
+    [third] = queued(driven, name, 1)
+
+    def turns() -> None:
+        time.sleep(0.2)
+        other.release(name, first.holder)
+        assert isinstance(other.take(second, patience=PATIENCE), Grant)
+        time.sleep(0.5)
+        other.release(name, second.holder)
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(turns)
+        assert 0.6 < driven.wait(third, 30.0) < 20.0
+        done.result()
+    assert driven.place(third).is_next
+    assert isinstance(driven.take(third, patience=PATIENCE), Grant)
+    driven.release(name, third.holder)
 
 
 def placed(places: Places, number: int) -> Place:

@@ -42,6 +42,8 @@ PINGED: Final = 0.4
 """The session of waiters is kept alive whenever nothing was sent for this share of its timeout."""
 HEARD: Final = 0.9
 """A server that was silent for this share of the timeout, although it was pinged, is left."""
+LONG_PATIENCE: Final = 2.0
+"""Who has as much, in seconds, need not know at once who holds the name: there is time to find out."""
 TRIES: Final = 3
 """Sessions may turn out to be over: that of the TTL, and that of waiters."""
 CLOSE_WITHIN: Final = 0.5
@@ -104,6 +106,12 @@ class ZooKeeperEngine:
             if patience is not None and self._places.comes(place) and place.want.mode == "exclusive":
                 await self._follow(place, patience, until)
                 return None
+            if (
+                patience is not None
+                and patience >= LONG_PATIENCE
+                and self._places.expect_crowd(place, self.world.now())
+            ):
+                return await self._queue_up(place, None, patience, until)
             return await self._enter(place, patience, until)
         if place.is_next:
             return await self._move_up(place, until)
@@ -138,7 +146,7 @@ class ZooKeeperEngine:
             return Grant(place.token)
         place.version = self._nodes.version_in(listed)
         if place.waits:
-            return await self._waits(place, session, queue[0], until)
+            return await self._waits(place, session, queue[0], patience, until)
         if patience is None:
             return await self._withdraw(place, queue[0], until)
         return await self._queue_up(place, queue[0], patience, until)
@@ -154,16 +162,21 @@ class ZooKeeperEngine:
         self._places.forget(place.want.holder)
         return Busy(SILENCE, self._nodes.incumbent_in(oldest, reply))
 
-    async def _queue_up(self, place: Place, oldest: Node, patience: float, until: float) -> Grant | Busy | None:
-        """Wait with a node on the session for waiters."""
+    async def _queue_up(self, place: Place, oldest: Node | None, patience: float, until: float) -> Grant | Busy | None:
+        """Wait with a node on the session for waiters; whose node is the oldest may be known, or found out later."""
         want, folder = place.want, self._nodes.folder(place.want.name)
         waiting = self._places.waiting_session(self.world.now())
-        more = [messages.get_children(folder), messages.get_data(f"{folder}/{oldest.name}")]
+        more = [messages.get_children(folder)]
+        if oldest is not None:
+            more.append(messages.get_data(f"{folder}/{oldest.name}"))
         data = value_of(want, time.time(), patience, with_mode=False)
-        listed, holder = await self._nodes.create(place, waiting, data, more, until)
+        listed, *holder = await self._nodes.create(place, waiting, data, more, until)
         self._places.joined(place)
-        self._note_incumbent(place, oldest, holder)
-        return await self._judged(place, waiting, listed, patience, until)
+        if oldest is not None:
+            self._note_incumbent(place, oldest, holder[0])
+        answer = await self._judged(place, waiting, listed, patience, until)
+        self._places.note_crowd(want.name, crowded=not isinstance(answer, Grant))
+        return answer
 
     async def _follow(self, place: Place, patience: float, until: float) -> None:
         """Wait behind another of this client, whose turn comes first, whoever else waits.
@@ -191,21 +204,24 @@ class ZooKeeperEngine:
         moves, own, other, *holder = await self._wire.ask(session, looks, until)
         if moves.error != OK or own.error != OK or other.error != OK:
             return False
-        if oldest is not None and oldest != company.oldest:
-            self._note_incumbent(place, oldest, holder[0])
-        elif oldest is not None and holder[0].error != OK:
+        if oldest is not None and holder[0].error != OK:
             company.oldest = None  # one of them has to look who it is now, and that is this one
             return False
+        if oldest is not None and (oldest != company.oldest or company.incumbent is None):
+            self._note_incumbent(place, oldest, holder[0])
         place.blockade, place.version = blockade, self._nodes.stat_in(moves).version
         return True
 
-    async def _waits(self, place: Place, session: Session, oldest: Node, until: float) -> Busy:
+    async def _waits(self, place: Place, session: Session, oldest: Node, patience: float | None, until: float) -> Busy:
         """It is in the queue. Say who holds the name; one of those of this client has to find that out."""
         company = place.company
-        if company is not None and company.oldest is None:
-            look = messages.get_data(f"{self._nodes.folder(place.want.name)}/{oldest.name}")
-            (reply,) = await self._wire.ask(session, [look], until)
-            self._note_incumbent(place, oldest, reply)
+        if company is not None and None in (company.oldest, company.incumbent):
+            if company.incumbent is None and patience is not None and patience >= LONG_PATIENCE:
+                company.oldest = oldest  # who that is can be found out before anybody gives up
+            else:
+                look = messages.get_data(f"{self._nodes.folder(place.want.name)}/{oldest.name}")
+                (reply,) = await self._wire.ask(session, [look], until)
+                self._note_incumbent(place, oldest, reply)
         return Busy(SILENCE, _incumbent(place))
 
     def _note_incumbent(self, place: Place, oldest: Node, reply: Reply) -> None:
@@ -229,24 +245,42 @@ class ZooKeeperEngine:
         if place is None or place.blockade is None or place.session is None:
             await self._pause(until)
             return
-        folder, blockade, session = self._nodes.folder(want.name), place.blockade, place.session
-        paths = [f"{folder}/{name}" for name in blockade.names]
-        watch, then = Watch(paths, blockade.may_stay), None
+        session = place.session
+        blockade: Blockade | None = place.blockade
+        if place.lease.line is not None:  # whose turn it is needs the processor more
+            place.lease.line.lookout.doze()
         try:
-            looks = [messages.get_data(path, watch=True) for path in paths]
-            for path, reply in zip(paths, await self._wire.ask(session, looks, until, watch), strict=True):
-                if reply.error != OK:
-                    watch.gone(path)
-                elif blockade.is_next_to:
-                    then = blockade.after(self._nodes.data_in(reply)[1].created)
-            assert watch.line is not None
-            if await self._listen(watch.line, watch, session, until):
-                place.is_next, place.blockade = blockade.is_all and want.mode == "exclusive", then
+            while blockade is not None and await self._goes(place, blockade, session, until):
+                blockade = place.blockade  # who stood before it has its turn now, and is waited for where it moved to
         except EngineError:
             await self._pause(until)  # whoever asks again meets the error
+
+    async def _goes(self, place: Place, blockade: Blockade, session: Session, until: float) -> bool:
+        """Whether the nodes that are in the way are gone by then; notes what is after them, if that is known."""
+        folder, seen = self._nodes.folder(place.want.name), blockade.seen()
+        paths = [f"{folder}/{name}" for name in blockade.names]
+        watch, then = Watch(paths, blockade.may_stay), None
+        # How often nodes were moved comes first: what moves later than that is noticed.
+        looks = [messages.exists(folder)] if seen != blockade else []
+        looks += [messages.get_data(path, watch=True) for path in paths]
+        try:
+            replies = await self._wire.ask(session, looks, until, watch)
+            for path, reply in zip(paths, replies[-len(paths) :], strict=True):
+                if reply.error != OK:
+                    watch.gone(path)
+                elif seen != blockade:
+                    place.blockade = blockade = seen
+                    place.version = self._nodes.stat_in(replies[0]).version
+                else:
+                    then = blockade.after(self._nodes.data_in(reply)[1].created)
+            assert watch.line is not None
+            if not await self._listen(watch.line, watch, session, until):
+                return False
         finally:
             if watch.line is not None:
                 watch.line.unwatch(watch)
+        place.is_next, place.blockade = blockade.is_all and place.want.mode == "exclusive", then
+        return True
 
     async def _listen(self, line: Line, watch: Watch, session: Session, until: float) -> bool:
         while True:

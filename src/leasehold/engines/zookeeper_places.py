@@ -21,6 +21,8 @@ WAITING: Final = 2.0
 """The timeout of the session that waiters hang on; the ensemble may grant a longer one."""
 LEFT: Final = 1 / 4
 """No lease begins on a session that was not heard of until so much of its timeout is left: it may end meanwhile."""
+MOST_CROWDED: Final = 1024
+"""How many names are remembered that were waited for. One more or less costs a round trip, no more."""
 
 
 def timeout_for(ttl: float, tick: float) -> float:
@@ -105,6 +107,8 @@ class Places:
         self._places: dict[str, Place] = {}
         self._companies: dict[str, Company] = {}
         """By name."""
+        self._crowded: dict[str, None] = {}
+        """Names that were waited for lately; the latest is the last."""
 
     def known(self, holder: str) -> Place | None:
         """What is known of an attempt."""
@@ -166,6 +170,20 @@ class Places:
 
     # Company
 
+    def expect_crowd(self, place: Place, now: float) -> bool:
+        """Whether the last one of this client who queued for the name had to wait, a moment ago."""
+        waiting = self._waiting
+        return place.want.name in self._crowded and waiting is not None and not waiting.seems_over(now)
+
+    def note_crowd(self, name: str, *, crowded: bool) -> None:
+        """Somebody has queued for the name, and had to wait or not: the next one expects the same."""
+        with self._lock:
+            self._crowded.pop(name, None)
+            if crowded:
+                self._crowded[name] = None
+                if len(self._crowded) > MOST_CROWDED:
+                    del self._crowded[next(iter(self._crowded))]
+
     def comes(self, place: Place) -> bool:
         """Somebody has come who has patience; says whether others of this client are there who want the same name."""
         with self._lock:
@@ -220,4 +238,5 @@ class Places:
         for session in (*self._leases.values(), self._waiting, *self._retired):
             if session is not None:
                 session.forked()
-        self._leases, self._waiting, self._retired, self._places, self._companies = {}, None, [], {}, {}
+        self._leases, self._waiting, self._retired, self._places = {}, None, [], {}
+        self._companies, self._crowded = {}, {}

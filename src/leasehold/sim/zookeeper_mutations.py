@@ -73,7 +73,7 @@ def token_of_the_move() -> list[Edit]:
 @_caught_by("turns", "liveness")
 def gone_before_it_was_watched() -> list[Edit]:
     """Who asks to be told of a node that is gone already waits for news that never come."""
-    return [edit(zookeeper.ZooKeeperEngine.wait, ("if reply.error != OK:", "if False:"))]
+    return [edit(zookeeper.ZooKeeperEngine._goes, ("if reply.error != OK:", "if False:"))]
 
 
 @_caught_by("liveness")
@@ -114,7 +114,11 @@ def stranger_in_between() -> list[Edit]:
 @_caught_by("exclusion", "told", "given")
 def gave_up_taken_for_moved_up() -> list[Edit]:
     """A node is gone, and so is what it would have moved to: taken for one that had its turn, it may have given up."""
-    return [edit(zookeeper.ZooKeeperEngine._stands_still, (" or other.error != OK", ""))]
+    believed = "watch.gone(path); blockade = seen; place.version = self._nodes.stat_in(replies[0]).version"
+    return [
+        edit(zookeeper.ZooKeeperEngine._stands_still, (" or other.error != OK", "")),
+        edit(zookeeper.ZooKeeperEngine._goes, ("watch.gone(path)", believed)),
+    ]
 
 
 @_caught_by("exclusion", "told", "given")
