@@ -55,11 +55,7 @@ def shared_slot() -> list[Edit]:
     return [
         edit(
             consul_sessions.Place.__init__,
-            ("self._slot = next(number for number in itertools.count() if number not in taken)", "self._slot = 0"),
-        ),
-        edit(
-            consul_sessions.Place.give_up,
-            ("taken = self._origin.slots[self._kind]", "taken = self._origin.slots.setdefault(self._kind, set())"),
+            ("self._slot = session.slots", "self._slot = 0 * session.slots"),
         ),
     ]
 
@@ -101,7 +97,7 @@ def loss_while_clearing_away() -> list[Edit]:
     return [
         edit(
             consul_taking.Taking._open,
-            ("left = attempt.judge_written(outcome[1:])", "left = left[1:] if left else None"),
+            ("left = attempt.judge_written(outcome)", "left = left[1:] if left else None"),
         )
     ]
 
