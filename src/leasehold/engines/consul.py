@@ -78,7 +78,9 @@ class ConsulEngine:
         """Return when what stands before the asker is gone; meanwhile keep its session alive."""
         place = self._sessions.known(want.holder)
         # What is asked for may be answered so much later.
-        if place is None or place.blockade is None or not await self._hears(want, place, until - LATE):
+        if place is not None and place.blockade is not None and await self._hears(want, place, until - LATE):
+            place.woken = True
+        else:
             await self.world.sleep(max(until - self.world.now(), 0.0))
 
     async def _hears(self, want: Want, place: Place, until: float) -> bool:

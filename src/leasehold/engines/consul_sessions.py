@@ -100,7 +100,6 @@ class Place:
     """One attempt, or the lease that became of it: its key, and what is known of its place in the queue."""
 
     __slots__ = (
-        "_kind",
         "_origin",
         "_slot",
         "as_of",
@@ -108,6 +107,7 @@ class Place:
         "home",
         "incumbent",
         "key",
+        "kind",
         "modified",
         "owed",
         "patient_until",
@@ -117,6 +117,7 @@ class Place:
         "uncertain",
         "waits",
         "want",
+        "woken",
     )
 
     def __init__(self, session: Session, keys: NameKeys, want: Want) -> None:
@@ -125,13 +126,14 @@ class Place:
         self._origin = self.home = self.session = session
         self.shelter: Session | None = None
         """The session that it hangs on while it waits for longer."""
-        self._kind = keys.slot(want.mode, "")
+        self.kind = keys.slot(want.mode, "")
+        """How all keys begin that are for such leases of the name."""
         self._slot: int | None = None
         session.places += 1
         if want.delay:
             self.key = keys.slot(want.mode, f"{session.tag}.{os.urandom(8).hex()}")
         else:
-            self._slot = session.slots.setdefault(self._kind, Slots()).take()
+            self._slot = session.slots.setdefault(self.kind, Slots()).take()
             self.key = keys.slot(want.mode, f"{session.tag}.{self._slot}")
         self.token: int | None = None
         """The index that the key was created at, once that is known."""
@@ -141,6 +143,8 @@ class Place:
         """What it waits for; None when it holds the name, or when nothing is known yet."""
         self.waits = False
         """Whether it was told to wait, for others or for the end of a lock-delay."""
+        self.woken = False
+        """Whether there was news since it last looked at the queue."""
         self.incumbent: Entry | None = None
         """Who held the name when it was last looked at."""
         self.as_of = 0
@@ -151,6 +155,12 @@ class Place:
         """Whether a request of it got no answer, or was interrupted, and may still be carried out."""
         self.owed = False
         """Whether it should have been given back, and could not be."""
+
+    @property
+    def is_in_line(self) -> bool:
+        """Whether its key stands in the queue, behind others, as far as is known here."""
+        known = self.token is not None and self.blockade is not None and not self.uncertain
+        return known and not self.owed and not self.session.dead
 
     def hang_on(self, session: Session) -> None:
         """Its key hangs on another session from now on."""
@@ -170,10 +180,10 @@ class Place:
         if self.uncertain:
             self.owe()
         elif self._slot is not None:
-            slots = self._origin.slots[self._kind]
+            slots = self._origin.slots[self.kind]
             slots.give_back(self._slot)
             if not slots.in_use:
-                del self._origin.slots[self._kind]
+                del self._origin.slots[self.kind]
 
 
 class Sessions:
@@ -187,6 +197,8 @@ class Sessions:
         self._others: list[Session] = []
         """Those that get no new leases."""
         self._places: dict[str, Place] = {}
+        self._latest: dict[bytes, Place] = {}
+        """Who of this client joined a queue last, by how the keys there begin."""
 
     def known(self, holder: str) -> Place | None:
         """What is known of an attempt."""
@@ -244,6 +256,16 @@ class Sessions:
                 del self._places[holder]
                 self._give_up(place)
 
+    def joined(self, place: Place) -> None:
+        """Its key stands in the queue."""
+        with self._lock:
+            self._latest[place.kind] = place
+
+    def latest_in_line(self, kind: bytes) -> Place | None:
+        """Who of this client joined a queue last, if it is sure to wait there still."""
+        place = self._latest.get(kind)
+        return place if place is not None and place.is_in_line else None
+
     def move(self, place: Place, session: Session) -> None:
         """The key of a place hangs on another session from now on."""
         with self._lock:
@@ -264,6 +286,8 @@ class Sessions:
 
     def _give_up(self, place: Place) -> None:
         place.give_up()
+        if self._latest.get(place.kind) is place:
+            del self._latest[place.kind]
         self._retire_indebted()
 
     def _retire_indebted(self) -> None:
@@ -298,4 +322,4 @@ class Sessions:
     def forked(self) -> None:
         """In a forked child: the sessions are the parent's."""
         self._lock = threading.Lock()
-        self._current, self._others, self._places = {}, [], {}
+        self._current, self._others, self._places, self._latest = {}, [], {}, {}

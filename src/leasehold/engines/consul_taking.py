@@ -20,7 +20,17 @@ from leasehold.engines.about import about_in, value_of
 from leasehold.engines.consul_requests import FRESH, Requests
 from leasehold.engines.consul_sessions import Place, Session, Sessions
 from leasehold.errors import EngineError, EngineUnavailable, Misuse, OutcomeUnknown
-from leasehold.wires.consul import ConsulWire, Entry, Refused, deleting, getting_all, locking, unlocking
+from leasehold.wires.consul import (
+    ConsulWire,
+    Entry,
+    Refused,
+    deleting,
+    getting,
+    getting_all,
+    if_on,
+    locking,
+    unlocking,
+)
 from leasehold.wires.consul_errors import Denied, SessionGone
 
 SILENCE: Final = 30.0
@@ -97,8 +107,12 @@ class Taking:
         for tries_left in reversed(range(TRIES)):
             keys = self._keys_of(want.name)
             place = self._sessions.place_for(want, keys, self._world.now())
+            attempt = Attempt(want, place, keys, patience, until)
             try:
-                return await self._take(Attempt(want, place, keys, patience, until))
+                if self._wire.room is None:
+                    return await self._take(attempt)
+                async with self._wire.room.entered(until):
+                    return await self._take(attempt)
             except SessionGone as error:
                 for session in dict.fromkeys((place.home, place.session)):
                     if session.id is not None and not session.dead:
@@ -116,8 +130,15 @@ class Taking:
     async def _take(self, attempt: Attempt) -> Grant | Busy:
         place = attempt.place
         while True:
-            remains = await self._look(attempt) if place.token is not None else None
+            remains: list[Entry] | None = None
+            if place.token is not None:
+                if await self._stands_still(attempt):
+                    return attempt.busy()
+                remains = await self._look(attempt)
             if remains is None:
+                ahead = self._sessions.latest_in_line(place.kind)
+                if ahead is not None and await self._follow(attempt, ahead):
+                    return attempt.busy()
                 remains = await self._join(attempt)
             if place.blockade is None and (not remains or await self._open(attempt, remains)):
                 if place.token is not None and await self._claim(attempt):
@@ -128,6 +149,8 @@ class Taking:
             busy = attempt.busy() if place.blockade is not None else attempt.busy(CLOSED)
             if attempt.patience is None:
                 await self._leave(attempt)
+            elif place.blockade is not None:
+                self._sessions.joined(place)
             return busy
 
     async def _join(self, attempt: Attempt) -> list[Entry]:
@@ -146,6 +169,67 @@ class Taking:
         if remains is None:
             raise EngineError("consul does not show the key that it has just written")
         return remains
+
+    async def _follow(self, attempt: Attempt, ahead: Place) -> bool:
+        """Join the queue behind another of this client, whose turn comes first, whoever else waits; if that is sure.
+
+        To list the queue is work that grows with it: of thousands who came at once, and all listed it, most did not
+        even come to wait. Whoever is woken still does, before it takes it that its turn has come.
+        """
+        place, oldest = attempt.place, ahead.incumbent
+        was_there = (
+            place.uncertain or place.modified > 0
+        )  # then its key may hang elsewhere, or be what remains of a loss
+        if attempt.patience is None or attempt.want.mode != "exclusive" or was_there or oldest is None:
+            return False
+        place.patient_until = self._world.now() + attempt.patience
+        session = self._sessions.waiting_for(place, self._world.now()) or place.session
+        await self._requests.confirm(session, attempt.until)
+        if session is not place.session:  # before anything is sent: its key may come to hang there whenever it arrives
+            self._sessions.move(place, session)
+        own = locking(place.key, session.id or "", attempt.value_on(session))
+        others = [if_on(ahead.key, ahead.session.id or ""), if_on(oldest.key, oldest.lease)]
+        outcome = await self._requests.change(place, [own, *others], attempt.until)
+        if isinstance(outcome, Refused):  # one of them has left, or moves to another session just now
+            return False
+        found = {one.key: one for one in outcome}
+        ours, other, holder = found.get(place.key), found.get(ahead.key), found.get(oldest.key)
+        if ours is None or other is None or holder is None or not ours.lease or other.created >= ours.created:
+            raise EngineError("consul does not show the keys that it has just seen")
+        if holder.created != oldest.created:  # it has left, and its slot was used again
+            return False
+        place.token, place.modified, place.as_of = ours.created, ours.modified, ours.modified
+        place.blockade, place.incumbent, place.waits = layout.Blockade(frozenset((ahead.key,)), 0), oldest, True
+        self._sessions.joined(place)
+        return True
+
+    async def _stands_still(self, attempt: Attempt) -> bool:
+        """Whether the only key that it waits for is there, and its own, and that of who held the name.
+
+        However long the queue is, that is quick. Who has heard something need not ask.
+        """
+        place, oldest = attempt.place, attempt.place.incumbent
+        woken, place.woken = place.woken, False
+        if (
+            woken
+            or attempt.patience is None
+            or place.token is None
+            or place.blockade is None
+            or len(place.blockade.keys) != 1
+            or oldest is None
+        ):
+            return False
+        [ahead] = place.blockade.keys
+        looks = [getting(key) for key in dict.fromkeys((place.key, ahead, oldest.key))]
+        outcome = await self._wire.txn(looks, attempt.until, changes=False)
+        if isinstance(outcome, Refused):
+            return False
+        found = {one.key: one for one in outcome if one.lease}
+        ours, other, holder = found.get(place.key), found.get(ahead), found.get(oldest.key)
+        if ours is None or other is None or holder is None:
+            return False
+        # A slot is used again, and its new key comes later.
+        return other.created < place.token == ours.created and holder.created == oldest.created
 
     async def _look(self, attempt: Attempt) -> list[Entry] | None:
         found, as_of = await self._wire.entries(attempt.keys.all[0], attempt.until)

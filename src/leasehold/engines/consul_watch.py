@@ -6,6 +6,7 @@ served before something happens that it hears of too, and what it hears it tells
 
 from __future__ import annotations
 
+import bisect
 import threading
 from collections.abc import Sequence
 from typing import Final
@@ -27,10 +28,12 @@ BREATHER: Final = 0.02
 class Waiter:
     """One attempt that waits, and what it has heard."""
 
-    __slots__ = ("bell", "gone", "holder", "place", "woken")
+    __slots__ = ("bell", "gone", "holder", "place", "rank", "woken")
 
     def __init__(self, holder: str, place: Place, bell: Bell) -> None:
         self.holder, self.place, self.bell = holder, place, bell
+        self.rank = place.token or 0
+        """Where it stands among others."""
         self.gone: set[bytes] = set()
         self.woken = False
 
@@ -50,6 +53,10 @@ class Waiter:
         """Let it look for itself."""
         self.woken = True
         self.bell.ring()
+
+
+def _rank(waiter: Waiter) -> int:
+    return waiter.rank
 
 
 class Watches:
@@ -79,14 +86,18 @@ class Watches:
     def _enter(self, folder: bytes, waiter: Waiter) -> None:
         with self._lock:
             waiting = self._waiting.setdefault(folder, [])
-            waiting.append(waiter)
-            waiting.sort(key=lambda one: one.place.token or 0)
+            bisect.insort(waiting, waiter, key=_rank)
 
     def _exit(self, folder: bytes, waiter: Waiter) -> None:
         with self._lock:
             waiting = self._waiting.get(folder, [])
-            if waiter in waiting:
-                waiting.remove(waiter)
+            # They may be thousands, who come and go whenever their session is to be renewed.
+            position = bisect.bisect_left(waiting, waiter.rank, key=_rank)
+            while position < len(waiting) and waiting[position].rank == waiter.rank:
+                if waiting[position] is waiter:
+                    del waiting[position]
+                    break
+                position += 1
             if waiting:
                 waiting[0].bell.ring()
             else:

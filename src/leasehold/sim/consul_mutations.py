@@ -33,10 +33,7 @@ def woken_is_enough() -> list[Edit]:
     return [
         edit(
             consul_taking.Taking._take,
-            (
-                "remains = await self._look(attempt) if place.token is not None else None",
-                "remains, place.blockade = ([], None) if place.token is not None else (None, None)",
-            ),
+            ("remains = await self._look(attempt)", "remains, place.blockade = [], None"),
         )
     ]
 
@@ -109,5 +106,17 @@ def broken_as_it_was_seen_long_ago() -> list[Edit]:
         edit(
             consul.ConsulEngine.force_release,
             ("deleting_as_seen(one) for one in others", "deleting(one.key) for one in others"),
+        )
+    ]
+
+
+@_caught_by("liveness", "leftovers", "turns", "patience")
+def late_follower_not_reckoned_with() -> list[Edit]:
+    """Who queues behind another of its client and hears nothing of it does not reckon with a key that comes late."""
+    return [
+        edit(
+            consul_taking.Taking._follow,
+            ("if session is not place.session:", "if False:"),
+            ("found = {one.key", "self._sessions.move(place, session); found = {one.key"),
         )
     ]
