@@ -34,7 +34,8 @@ _LEASE: Final = Guarantee(
     takeover=(
         "The TTL after the holder's last renewal; also when the server's clock was set back, for waiters time the "
         "holder's renewals on their own clock. A hung waiter costs those behind it 2 s, and so does one that died less "
-        "than a second before. A process that stalls in the middle of a request can keep one name closed for 2 s."
+        "than a second before; its TTL, if it was handed the name within a quarter of a second of asking. A process "
+        "that stalls in the middle of a request can keep one name closed for 2 s."
     ),
     failover=(
         "With replicas that confirm each commit (semi-synchronous, waiting after sync) no grant is lost, and the "

@@ -34,7 +34,8 @@ _LEASE: Final = Guarantee(
     takeover=(
         "The TTL after the holder's last renewal; also when the server's clock was set back, for waiters time the "
         "holder's renewals on their own clock. A hung waiter costs those behind it 2 s, one whose connection ended "
-        "nothing. A process that stalls in the middle of a request can keep one name closed for 1 s."
+        "nothing; its TTL, if it was handed the name within a quarter of a second of asking. A process "
+        "that stalls in the middle of a request can keep one name closed for 1 s."
     ),
     failover=(
         "With synchronous replication (synchronous_standby_names) no grant is lost, and the clock of the new primary "

@@ -34,7 +34,8 @@ _ONE_PRIMARY: Final = Guarantee(
     loss_told="At the TTL, by the holder's own clock, whether or not the server can be reached.",
     takeover=(
         "The TTL after the holder's last renewal; also when the server's clock was set back, for waiters time the "
-        "holder's renewals on their own clock. A hung waiter costs those behind it 2 s, a dead one nothing."
+        "holder's renewals on their own clock. A hung waiter costs those behind it 2 s, a dead one nothing; "
+        "its TTL, if it was handed the name within a quarter of a second of asking."
     ),
     failover="There is none: the name is closed while the server is away, and leases run on by the clock.",
     proxies=(
