@@ -152,6 +152,32 @@ def test_a_session_that_the_server_ended_is_told_at_the_next_renewal_and_made_an
     assert engine.release(name, again.holder)
 
 
+def test_a_longer_ttl_is_got_though_the_server_ended_the_session_that_others_have_it_by(
+    opened: Open, server: ConsulNode
+) -> None:
+    engine = opened()
+    lease, longer = want(fresh_name(), ttl=10.0), want(fresh_name(), ttl=20.0)
+    granted, lost = engine.take(lease), engine.take(longer)
+    server.ask("PUT", f"session/destroy/{engine.place(longer).session.id}")
+    assert engine.renew([renewal(lease, granted, 20.0), renewal(longer, lost)]) == [True, False]
+    assert engine.place(lease).session.ttl == 20.0
+    assert engine.release(lease.name, lease.holder)
+    assert not engine.release(longer.name, longer.holder)
+
+
+def test_a_lease_that_is_lost_gets_no_longer_ttl_on_a_session_that_was_ended_too(
+    opened: Open, server: ConsulNode
+) -> None:
+    engine = opened()
+    lease, longer = want(fresh_name(), ttl=10.0), want(fresh_name(), ttl=20.0)
+    granted = engine.take(lease)
+    engine.take(longer)
+    server.destroy_sessions()
+    assert engine.renew([renewal(lease, granted, 20.0)]) == [False]
+    assert not engine.release(lease.name, lease.holder)
+    engine.release(longer.name, longer.holder)
+
+
 def test_a_waiter_whose_session_was_ended_queues_again(opened: Open, server: ConsulNode) -> None:
     engine, other, name = opened(), opened(), fresh_name()
     holder, waiter = want(name), want(name)

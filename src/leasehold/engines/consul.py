@@ -18,7 +18,7 @@ from leasehold.engines.about import about_in
 from leasehold.engines.consul_facts import facts_of
 from leasehold.engines.consul_requests import FAREWELL, Requests
 from leasehold.engines.consul_sessions import Place, Session, Sessions
-from leasehold.engines.consul_taking import Taking
+from leasehold.engines.consul_taking import TRIES, Taking
 from leasehold.engines.consul_watch import Watches
 from leasehold.engines.key_queue import NameKeys
 from leasehold.errors import EngineError, EngineUnavailable, Misuse, quoted
@@ -138,14 +138,20 @@ class ConsulEngine:
         return [lease.holder in still for lease in leases]
 
     async def _prolong(self, lease: Renewal, place: Place, until: float) -> None:
-        """Hang the key of a lease on a session that lasts as long as it is to last from now on."""
+        """Hang the key of a lease on a session that lasts as long as it is to last from now on.
+
+        Consul may have ended that one, which says nothing of the lease: it gets another.
+        """
         delay = place.session.terms.delay
-        session = self._sessions.home_for(place, lease.ttl, delay, self.world.now())
-        try:
-            await self._taking.hang(place, session, until)
-        except SessionGone as error:
-            self._sessions.bury(session)
-            raise EngineUnavailable(str(error)) from None
+        for tries_left in reversed(range(TRIES)):
+            session = self._sessions.home_for(place, lease.ttl, delay, self.world.now())
+            try:
+                await self._taking.hang(place, session, until)
+                return
+            except SessionGone as error:
+                self._sessions.bury(session)
+                if not tries_left:
+                    raise EngineUnavailable(str(error)) from None
 
     async def _still_held(self, asked: list[tuple[Renewal, Place]], until: float) -> set[str]:
         """The holders among these whose keys are as they were created."""
