@@ -239,6 +239,27 @@ def test_a_lock_delay_begins_when_the_lease_is_lost_and_leaves_nothing_behind(op
     engine.release(name, next_one.holder)
 
 
+def test_who_comes_after_the_loss_of_a_shared_lease_is_shown_to_wait_and_who_was_there_to_hold(
+    opened: Open, server: ConsulNode
+) -> None:
+    """What remains of the lost one stands before both, with a lock-delay: it closes the name to newcomers only."""
+    engine, name = opened(), fresh_name()
+    first, lost, second, newcomer = (want(name, mode="shared", delay=delay) for delay in (0.0, 1.0, 0.0, 0.0))
+    for one in (first, lost, second):
+        assert isinstance(engine.take(one), Grant)
+    server.ask("PUT", f"session/destroy/{engine.place(lost).session.id}")
+    assert isinstance(engine.take(newcomer, patience=20.0), Busy)
+    for holders in ([first, second], [second]):
+        status = engine.status(name)
+        assert [one.about for one in status.holders] == [one.about for one in holders]
+        assert [one.about for one in status.waiters] == [newcomer.about]
+        assert status.closed_for == 1.0
+        assert engine.release(name, holders[0].holder)
+    while isinstance(engine.take(newcomer, patience=20.0), Busy):
+        time.sleep(0.05)
+    engine.release(name, newcomer.holder)
+
+
 def test_a_lock_delay_that_consul_does_not_offer_is_refused_before_anything_is_sent(opened: Open) -> None:
     with pytest.raises(Misuse, match="60 s at most"):
         opened("consul://127.0.0.1:1").take(want(fresh_name(), delay=LONGEST_DELAY + 1))

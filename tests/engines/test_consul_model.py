@@ -36,6 +36,8 @@ class Stood:
     token: int
     closes: bool = False
     """What remains of a lost lease with a lock-delay."""
+    closed_after: int = 0
+    """The highest token when it was lost: who has a higher one came later."""
 
 
 @dataclass
@@ -50,15 +52,25 @@ class Model:
 
     def holds(self, stood: Stood) -> bool:
         """Whether nobody before it is in its way."""
+        return self.is_shown_to_hold(stood) and not any(one.closes for one in self.queue[: self.queue.index(stood)])
+
+    def is_shown_to_hold(self, stood: Stood) -> bool:
+        """Who was let in before another's lease was lost goes on to hold the name beside what remains of that."""
         before = self.queue[: self.queue.index(stood)]
-        if any(one.closes or "exclusive" in (one.want.mode, stood.want.mode) for one in before):
+        if any(one.closes and one.closed_after < stood.token for one in before):
+            return False
+        if any("exclusive" in (one.want.mode, stood.want.mode) for one in before):
             return False
         if any(one.want.mode != stood.want.mode for one in before):
             return False
         return stood.want.mode == "shared" or len(before) < stood.want.limit
 
     def standing(self, *, holding: bool) -> list[Stood]:
-        return [one for one in self.queue if not one.closes and self.holds(one) is holding]
+        return [one for one in self.queue if not one.closes and self.is_shown_to_hold(one) is holding]
+
+    def lose(self, stood: Stood) -> None:
+        """It leaves its key, which closes the name to who comes from now on."""
+        stood.closes, stood.closed_after = True, self.highest
 
 
 class EngineAndModel(RuleBasedStateMachine):
@@ -142,8 +154,7 @@ class EngineAndModel(RuleBasedStateMachine):
             assert not was_held
             del self.wants[client, attempt]
             return
-        assert was_held or want.holder not in self.granted
-        assert not was_held or self.model.holds(stood)
+        assert was_held == (want.holder in self.granted)
         self.leave(client, attempt, stood)
 
     @rule(client=CLIENTS, ttl=TTLS)
@@ -169,7 +180,8 @@ class EngineAndModel(RuleBasedStateMachine):
         ]
         self.server.ask("PUT", f"session/destroy/{session.id}")
         for one in gone:
-            one.closes = bool(session.terms.delay)
+            if session.terms.delay:
+                self.model.lose(one)
         self.model.queue = [one for one in self.model.queue if one not in gone or one.closes]
 
     @rule()
@@ -177,7 +189,8 @@ class EngineAndModel(RuleBasedStateMachine):
         token = self.engines[0].force_release(self.name)
         self.minted(token)
         for one in self.model.queue:
-            one.closes = one.closes or (bool(one.want.delay) and one.want.holder in self.granted)
+            if not one.closes and one.want.delay and one.want.holder in self.granted:
+                self.model.lose(one)
         self.model.queue = [one for one in self.model.queue if one.closes]
 
     @invariant()

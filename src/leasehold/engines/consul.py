@@ -7,6 +7,7 @@ Each attempt writes a key that hangs on the client's session; see `consul_taking
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -199,15 +200,20 @@ class ConsulEngine:
     # Operators
 
     async def status(self, name: str, *, until: float) -> NameStatus | None:
-        """Who holds and who waits. Consul does not tell how long a session has left, so the TTL is shown."""
+        """Who holds and who waits. Consul does not tell how long a session has left, so the TTL is shown.
+
+        What remains of a lost lease keeps its place, and who came after the loss waits for the end of its lock-delay.
+        """
         found, _ = await self._wire.entries(self._keys(name).all[0], until)
         if not found:
             return None
         found.sort(key=lambda one: one.created)
-        holding, waiting = key_queue.standing([one for one in found if one.lease])
         remains = [one for one in found if not one.lease]
-        if remains and holding and remains[0].created < holding[0].created:
-            holding, waiting = [], [*holding, *waiting]
+        closed_since = min((one.modified for one in remains), default=math.inf)
+        let_in, others = key_queue.standing(found)
+        holding = [one for one in let_in if one.lease and one.created < closed_since]
+        waiting = [one for one in others if one.lease] + [one for one in let_in if one.lease][len(holding) :]
+        waiting.sort(key=lambda one: one.created)
         status = key_queue.status_of(name, holding, waiting, {}, time.time())
         if not remains:
             return status
