@@ -276,6 +276,28 @@ def test_extending_hangs_the_key_on_a_longer_session(engine: Driven, other: Driv
     assert engine.renew([renewal(wanted, grant, ttl=9)]) == [False]
 
 
+def test_extending_succeeds_though_the_longer_session_was_ended(engine: Driven, server: EtcdNode) -> None:
+    """That one says nothing of the lease, which gets another."""
+    wanted, longer = want(fresh_name(), ttl=20), want(fresh_name(), ttl=60)
+    grant, lost = engine.take(wanted), engine.take(longer)
+    server.revoke(engine.place(longer).session.id)
+    assert engine.renew([renewal(wanted, grant, ttl=60), renewal(longer, lost)]) == [True, False]
+    assert engine.place(wanted).session.ttl == 60
+    assert engine.release(wanted.name, wanted.holder)
+    assert not engine.release(longer.name, longer.holder)
+
+
+def test_extending_says_that_the_lease_is_lost_if_both_sessions_were_ended(engine: Driven, server: EtcdNode) -> None:
+    wanted, longer = want(fresh_name(), ttl=20), want(fresh_name(), ttl=60)
+    grant = engine.take(wanted)
+    engine.take(longer)
+    for one in (wanted, longer):
+        server.revoke(engine.place(one).session.id)
+    assert engine.renew([renewal(wanted, grant, ttl=60)]) == [False]
+    assert not engine.release(wanted.name, wanted.holder)
+    assert not engine.release(longer.name, longer.holder)
+
+
 def test_a_ttl_is_rounded_up_for_the_server(engine: Driven) -> None:
     engine.take(wanted := want(fresh_name(), ttl=2.2))
     assert engine.place(wanted).session.ttl == 3

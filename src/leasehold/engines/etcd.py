@@ -135,7 +135,7 @@ class EtcdEngine:
         asked = [(lease, place) for lease in leases if (place := self._sessions.known(lease.holder)) is not None]
         for lease, place in asked:
             if not place.session.dead and math.ceil(lease.ttl) > place.session.ttl:
-                await self._hang(place, lease, self._sessions.session_for(lease.ttl, self.world.now()), until)
+                await self._prolong(place, lease, until)
         now = self.world.now()
         kept: set[Session] = set()
         for session in dict.fromkeys(place.session for _, place in asked):
@@ -146,6 +146,17 @@ class EtcdEngine:
         for start in range(0, len(asked), messages.MOST_OPERATIONS):
             still |= await self._still_held(asked[start : start + messages.MOST_OPERATIONS], until)
         return [lease.holder in still for lease in leases]
+
+    async def _prolong(self, place: Place, lease: Renewal, until: float) -> None:
+        """Hang the key of a lease on a session of its new TTL; if etcd has ended that one, on another."""
+        for tries_left in (1, 0):
+            session = self._sessions.session_for(lease.ttl, self.world.now())
+            try:
+                await self._hang(place, lease, session, until)
+                return
+            except EngineUnavailable:
+                if not (session.dead and tries_left):
+                    raise
 
     async def _still_held(self, asked: list[tuple[Renewal, Place]], until: float) -> set[str]:
         """The holders among these whose keys are as they were created."""
