@@ -213,6 +213,20 @@ def test_a_prolonged_lease_keeps_its_token_and_its_name(driven: Driven, other: D
     other.release(name, waiting.holder)
 
 
+def test_a_lease_is_prolonged_though_the_session_for_that_was_ended(
+    zookeeper_server: ZooKeeperServer, driven: Driven
+) -> None:
+    lost = driven.take(longer := want(fresh_name(), ttl=20.0))
+    grant = driven.take(wanted := want(fresh_name(), ttl=5.0))
+    expire(zookeeper_server, driven.place(longer).lease)
+    with contextlib.suppress(EngineUnavailable):  # the connection is gone; only the next one tells more
+        driven.renew([renewal(longer, lost)])
+    assert driven.renew([renewal(wanted, grant, 20.0)]) == [True]
+    assert driven.place(wanted).lease is not driven.place(longer).lease
+    assert driven.release(wanted.name, wanted.holder)
+    driven.release(longer.name, longer.holder)
+
+
 def test_a_release_by_force_is_above_all_who_came_before_it(driven: Driven, other: Driven) -> None:
     name = fresh_name()
     held = driven.take(first := want(name))

@@ -326,11 +326,7 @@ class ZooKeeperEngine:
                 await self._nodes.resolve(place, until)
                 place.granted = place.node is not None
             if place.session is not None and lease.ttl > place.session.ttl:
-                longer = self._places.lease_session(lease.ttl, self.world.now())
-                await self._nodes.confirm(longer, self.world.now(), lease.ttl, until)
-                data = value_of(place.want._replace(ttl=lease.ttl), time.time(), None, with_mode=False)
-                place.granted = await self._nodes.move(place, longer, data, until)
-                place.lease = longer
+                place.granted = await self._nodes.prolong(place, lease.ttl, until)
         except SessionOver as error:
             raise EngineUnavailable(str(error)) from None
         return None if place.session is None or place.session.dead else place.session

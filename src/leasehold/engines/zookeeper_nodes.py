@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from leasehold.core.engine import Incumbent
 from leasehold.engines import zookeeper_queue as layout
-from leasehold.engines.about import about_in
+from leasehold.engines.about import about_in, value_of
 from leasehold.engines.zookeeper_places import Place, Places
 from leasehold.engines.zookeeper_queue import Node, Shown
 from leasehold.errors import EngineError, EngineUnavailable, InvalidTTL, quoted, seconds_text
@@ -171,6 +172,23 @@ class Nodes:
         if error not in (OK, NO_NODE, BAD_VERSION):
             raise refusal(error, str(self._address), "moving a node")
         return error == OK
+
+    async def prolong(self, place: Place, ttl: float, until: float) -> bool:
+        """Hang the node of a lease on a session for a longer TTL; if ZooKeeper has ended that one, on another."""
+        data = value_of(place.want._replace(ttl=ttl), time.time(), None, with_mode=False)
+        for tries_left in (1, 0):
+            now = self._wire.world.now()
+            longer = self._places.lease_session(ttl, now)
+            try:
+                await self.confirm(longer, now, ttl, until)
+                moved = await self.move(place, longer, data, until)
+            except SessionOver:
+                if not tries_left:
+                    raise
+            else:
+                place.lease = longer
+                return moved
+        raise AssertionError("the second of two tries returns or raises")
 
     def error_of_multi(self, reply: Reply) -> int:
         """Why a transaction was not carried out, if it was not."""
