@@ -77,6 +77,11 @@ class Place:
         return "sentinel" if "sentinel" in self.on.partition(":")[0] else self.engine.partition("+")[0]
 
     @property
+    def is_server_of_ours(self) -> bool:
+        """Whether it is a server, and one that the benchmark has started."""
+        return self.private and self.kind != "sqlite"
+
+    @property
     def speaks_redis(self) -> bool:
         """Whether it is one server of Redis."""
         return self.kind == "redis"

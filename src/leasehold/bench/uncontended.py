@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from leasehold.bench.apart import apart
 from leasehold.bench.contestant import AsyncContestant, AsyncOpened, AsyncUse, Use
 from leasehold.bench.contestants import LEASEHOLD, LEASEHOLD_ASYNC, async_peers_at, peers_at
 from leasehold.bench.effort import Run
@@ -17,6 +19,7 @@ from leasehold.bench.results import Aim, Figure, Finding, Row, Table
 
 RATIO, MIDDLE, SLOWEST, PROCESSOR = "floors (p10-p90)", "p50 µs", "p99 µs", "processor µs"
 FRESH = "Leasehold, a lock object for each use"
+APART = "The server was kept off the processor that measures, as if it were another machine."
 AIMS = {
     "redis": (1.3, 2.5),
     "redlock": (1.5, None),
@@ -65,8 +68,11 @@ def measure(run: Run) -> Finding:
         with asyncio.Runner() as runner:
             lanes = _lanes(place, runner)
             try:
-                with run.steps.of(f"take + release on {place.engine}", run.effort.rounds * len(lanes)) as advance:
-                    _warm_up(lanes, run.effort.pairs)
+                _warm_up(lanes, run.effort.pairs)
+                with (
+                    run.steps.of(f"take + release on {place.engine}", run.effort.rounds * len(lanes)) as advance,
+                    apart() if place.is_server_of_ours else contextlib.nullcontext(False) as is_apart,
+                ):
                     for _number, lane in in_turn(lanes, run.effort.rounds):
                         lane.round(run.effort.pairs)
                         advance()
@@ -74,6 +80,8 @@ def measure(run: Run) -> Finding:
                 for lane in lanes:
                     lane.close()
         table, aims = _table(place, lanes, has_floor=floor_of(place) is not None)
+        if is_apart:
+            table.notes.append(APART)
         finding.tables.append(table)
         finding.aims.extend(aims)
     return finding
