@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from leasehold.core.engine import HolderStatus
-from leasehold.engines.redlock_status import Seen, merged
+from leasehold.core.quorum import Occupied
+from leasehold.engines.redlock_status import Seen, accepted, merged
 
 
 def _seen(token: int, expires_in: float = 10.0) -> Seen:
@@ -62,3 +63,17 @@ def test_who_has_no_majority_holds_nothing_and_a_lease_lasts_as_long_as_its_majo
     assert status is not None
     assert status.holders[0].expires_in == 7.0
     assert merged("name", [NOTHING._replace(counter=0)] * 3, 3) is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "told"),
+    [
+        ([5, 5], 5),
+        ([5, 6], 5),  # one of them has counted on for other names; the third was not heard
+        ([6, 5, 6], 6),
+        ([5, 6, 5], 5),
+    ],
+)
+def test_who_is_refused_is_told_the_token_that_the_holder_has(tokens: list[int], told: int) -> None:
+    occupied = [Occupied(token, 10.0, token, "one@host:1") for token in tokens]
+    assert accepted(occupied, 3).token == told

@@ -34,7 +34,7 @@ from leasehold.core.worlds import World, run_blocking
 from leasehold.engines import redlock_scripts as scripts
 from leasehold.engines.family import WiredFamily
 from leasehold.engines.redlock_facts import CLOCK_ERROR, facts_of
-from leasehold.engines.redlock_status import Seen, merged, seen_from
+from leasehold.engines.redlock_status import Seen, accepted, merged, seen_from
 from leasehold.errors import EngineError, EngineUnavailable, InvalidTTL, NotSupported
 from leasehold.wires.quorum import Quorum
 from leasehold.wires.quorum_target import Servers, servers_from
@@ -194,14 +194,14 @@ class RedlockEngine:
         held = [one for one in occupied if one.token]
         if len(occupied) < majority_of(self._servers) or not held:
             return Busy(SPLIT_PAUSE * (1 + self.world.chance()), None)
-        newest = max(held, key=lambda one: one.token)
+        holds = accepted(held, self._servers)
         nearness = max(min(one.rank for one in occupied), 1)
         silence = min(nearness * (nearness + 1) / 2 * SILENCE, LONGEST_SILENCE) * (0.75 + 0.5 * self.world.chance())
         # A majority is free once all but a minority of those that are occupied now have let go.
         still_needed = max(majority_of(self._servers) - (self._servers - len(occupied)), 1)
         ends = sorted(one.left for one in occupied)[still_needed - 1]
         # The beat of its renewals is not watched here: no TTL is ever proved to be over.
-        incumbent = Incumbent(newest.token, 0, NOBODY_KNOWS, newest.about)
+        incumbent = Incumbent(holds.token, 0, NOBODY_KNOWS, holds.about)
         return Busy(min(ends + SPLIT_PAUSE * self.world.chance(), silence) + 0.001, incumbent)
 
     async def wait(self, want: Want, until: float) -> None:

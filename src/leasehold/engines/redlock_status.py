@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from leasehold.core.engine import HolderStatus, NameStatus, WaiterStatus
-from leasehold.core.quorum import majority_of
+from leasehold.core.quorum import Occupied, majority_of
 
 _LEASE: Final = re.compile(rb"(\d{1,16}) (\S+) (\d{1,16}) (\d{1,16}) (.*)", re.DOTALL)
 _PLACE: Final = re.compile(rb"(\d{1,16}) (\S+) (.*)", re.DOTALL)
+HasToken = TypeVar("HasToken", HolderStatus, Occupied)
 
 
 class Seen(NamedTuple):
@@ -59,14 +60,16 @@ def _waiters(queue: list[Any], places: list[Any], now: int) -> dict[bytes, Waite
     return waiters
 
 
-def _accepted(its: Sequence[HolderStatus], needed: int) -> HolderStatus:
+def accepted(its: Sequence[HasToken], servers: int) -> HasToken:
     """What servers say of one holder, with the token that a majority has accepted.
 
-    A server whose answer came late may have granted under a higher counter, which the holder does not know.
-    Where no token has a majority (yet, or among those that answer), the highest may be the one.
+    A server whose answer came late may have granted under another counter, which the holder does not know: a higher
+    one where it has counted on for other names, and hardly ever a lower one. So where no token has a majority, the
+    lowest is the likely one, of those that answered; where all have, nothing was accepted yet, and the highest will be.
     """
-    tokens = Counter(status.token for status in its)
-    return max(its, key=lambda status: (tokens[status.token] >= needed, status.token))
+    tokens = Counter(one.token for one in its)
+    sign = 1 if len(its) == servers else -1
+    return max(its, key=lambda one: (tokens[one.token] >= majority_of(servers), sign * one.token))
 
 
 def _highest_minted(counters: Sequence[int], servers: int) -> int:
@@ -90,7 +93,7 @@ def merged(name: str, seen: Sequence[Seen], servers: int) -> NameStatus | None:
         if len(its) >= needed:
             # The majority's view: with its longest-lasting servers gone, so is the lease.
             ends = sorted((status.expires_in for status in its), reverse=True)[needed - 1]
-            holders.append(_accepted(its, needed)._replace(expires_in=ends))
+            holders.append(accepted(its, servers)._replace(expires_in=ends))
     waiting: dict[bytes, WaiterStatus] = {}
     for one in seen:
         waiting.update(one.waiters)
