@@ -120,6 +120,44 @@ def test_who_finds_a_busy_name_queues_for_it_at_once_from_then_on(url: str, monk
         run_blocking(engine.close())
 
 
+def test_a_wait_that_was_interrupted_brings_nothing(
+    url: str, mariadb_server: MariadbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What mints the token goes out with the wait, so the server carries it out however the wait has ended."""
+    for module in (mysql_session, sql_session):
+        monkeypatch.setattr(module, "HEARD_LATELY", 60.0)  # or a busy machine may be slower than that
+    namespace = fresh_namespace()
+    first, second = (MysqlSessionFamily(target_from_url(url), namespace, "test").blocking() for _ in range(2))
+    for turn in range(3):  # the third time what mints is prepared
+        mine, theirs = want("n", f"{turn:032x}"), want("n", f"{turn + 100:032x}")
+        assert isinstance(run_blocking(first.take(mine, until=soon(first))), Grant)
+        assert isinstance(run_blocking(second.take(theirs, until=soon(second), patience=20.0)), Busy)
+        timer = threading.Timer(0.05, run_blocking, [first.release("n", mine.holder, until=soon(first, 20.0))])
+        timer.start()
+        assert run_blocking(second.wait(theirs, soon(second, 20.0))) is not None
+        timer.join()
+        assert run_blocking(second.release("n", theirs.holder, until=soon(second))) is True
+    mine, theirs = want("n", "mine"), want("n", "theirs")
+    grant = run_blocking(first.take(mine, until=soon(first)))
+    assert isinstance(grant, Grant)
+
+    def interrupt() -> None:
+        waits = "SELECT id FROM information_schema.processlist WHERE state = 'User lock'"
+        eventually(lambda: mariadb_server.sql(waits) != [])
+        mariadb_server.sql(f"KILL QUERY {mariadb_server.sql(waits)[0][0]}")
+
+    timer = threading.Timer(0.0, interrupt)
+    timer.start()
+    assert run_blocking(second.wait(theirs, soon(second, 20.0))) is None
+    timer.join()
+    status = run_blocking(second.status("n", until=soon(second)))
+    assert status is not None
+    assert (status.token, [one.token for one in status.holders]) == (grant.token, [grant.token])
+    assert run_blocking(first.release("n", mine.holder, until=soon(first))) is True
+    for engine in (first, second):
+        run_blocking(engine.close())
+
+
 def test_a_holder_whose_connection_is_killed_is_told_at_once(url: str, mariadb_server: MariadbServer) -> None:
     namespace = fresh_namespace()
     with Leasehold(url, namespace=namespace) as locks, Leasehold(url, namespace=namespace) as others:

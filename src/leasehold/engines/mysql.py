@@ -26,7 +26,7 @@ from leasehold.wires.mysql_line import Line
 from leasehold.wires.mysql_packets import prepared, written
 from leasehold.wires.mysql_tables import BEGIN, CLOCK, COMMIT, END, READ, START, dialect_of, tables_sql
 from leasehold.wires.mysql_target import Target, target_from_client, target_from_url, warn_of_transport
-from leasehold.wires.sql_table import LeaseTable, Request, Statement
+from leasehold.wires.sql_table import LeaseTable, Request, Row, Statement
 from leasehold.wires.urls import Hidden
 
 __all__ = ["MysqlEngine", "MysqlFamily", "open_engine", "tables_sql"]
@@ -34,6 +34,8 @@ __all__ = ["MysqlEngine", "MysqlFamily", "open_engine", "tables_sql"]
 MOST_KNOWN: Final = 4096
 """Names that are remembered to have a row."""
 NOBODY: Final = Place("", "exclusive", 1, 0, 0, "")
+ADDED_OR_CHANGED: Final = (1, 2)
+"""How many rows a statement says that it has changed which adds one, or changes it if it is there already."""
 NOT_TOLD: Final = [(0, 0)]
 NOBODY_WAITS: Final = 1
 """Instead of a token, where a name was given back."""
@@ -98,13 +100,10 @@ class MysqlEngine(SqlLeaseEngine[Line]):
             want.about,
         )
         how = "take_known" if want.name in self._known else "take_free"
-        [[changed, token]] = await self._ask(Request(self._statements[how], values), until)
-        if not changed:
-            # The token of a row that was there already and stayed as it was has been thought of, and not given.
-            return 0
-        if len(self._known) < MOST_KNOWN:
+        token = _granted(await self._ask(Request(self._statements[how], values), until))
+        if token and len(self._known) < MOST_KNOWN:
             self._known.add(want.name)
-        return int(token)
+        return token
 
     async def _release_alone(self, name: str, holder: str, until: float) -> bool:
         request = Request(self._statements["release_alone"], (self._namespace, name, holder))
@@ -120,8 +119,8 @@ class MysqlEngine(SqlLeaseEngine[Line]):
             Request(self._statements["leave_queue"], (*key, want.holder)),
             END,
         ]
-        [_, _, [[changed, token]], *_] = await self._ask_all(requests, until, commits=True)
-        return int(token) if changed else 0
+        [_, _, taken, *_] = await self._ask_all(requests, until, commits=True)
+        return _granted(taken)
 
     async def _queue_at_once(self, name: str, ask: Ask, until: float) -> Refused | None:
         key = (self._namespace, name)
@@ -202,6 +201,14 @@ class MysqlEngine(SqlLeaseEngine[Line]):
     def forked(self) -> None:
         """Let go of every connection of the family: the keeper's, too, has no thread in a child."""
         self._family.forked()
+
+
+def _granted(rows: list[Row]) -> int:
+    """The token, or 0. Of a row that stayed as it was a token may have been thought of, and was not given."""
+    [[changed, token]] = rows
+    if changed and (changed not in ADDED_OR_CHANGED or not token):
+        raise ValueError("a name is taken once, and with a token")
+    return int(token) if changed else 0
 
 
 class MysqlFamily(WiredFamily[MysqlEngine, MysqlWire]):

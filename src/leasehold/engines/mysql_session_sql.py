@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from leasehold.engines.mysql_facts import REPLICAS, SETTINGS
-from leasehold.wires.mysql_line import NUDGE, QUEUE
-from leasehold.wires.mysql_packets import prepared, written
+from leasehold.wires.mysql_line import NUDGE
+from leasehold.wires.mysql_packets import Queued, prepared, written
 from leasehold.wires.sql_table import KEEP_IDLE, Statement
 
 SWEEP_AT_ONCE: Final = 128
@@ -33,19 +33,19 @@ UPDATE leasehold_session SET token = LAST_INSERT_ID(GREATEST(token + 1, {now})),
 WHERE namespace = $1 AND name = $2 AND CONNECTION_ID() = $6 AND FALSE /*M!100108 = (GET_LOCK($3, 0) <> 1) */
 """
 # The same for one who waits, and who locks no row meanwhile. Where a proxy lets another session serve the connection,
-# that one has no timer, and must not get the lock.
-_STAND: Final = """
-SET @leasehold_about = $7, @leasehold_got = IF(CONNECTION_ID() = $6, GET_LOCK($1, $2 / 1000), 0);
+# that one has no timer, and must not get the lock. The wait is no prepared statement: people look for it in the list of
+# processes, and so does who ends it.
+_WAIT: Final = "SET @leasehold_about = $7, @leasehold_got = IF(CONNECTION_ID() = $6, GET_LOCK($1, $2 / 1000), 0)"
+_MINT_AFTER: Final = """
 UPDATE leasehold_session SET token = LAST_INSERT_ID(GREATEST(token + 1, {now})), since = {now}, ttl = $5, about = $7
 WHERE namespace = $3 AND name = $4 AND @leasehold_got = 1 AND IS_USED_LOCK($1) = $6
 """
 _TEXTS: Final = {
     "lock": _LOCK,
-    "stand": _STAND,
     "heartbeat": """
         SET SESSION wait_timeout = $2; SELECT IF(IS_USED_LOCK($1) <=> CONNECTION_ID(), CONNECTION_ID(), 0)""",
     # The timer stays as it is: the next lease on this connection is likely to want the same.
-    "unlock": "SELECT RELEASE_LOCK($1), CONNECTION_ID()",
+    "unlock": "SELECT RELEASE_LOCK($1) AS unlocked, CONNECTION_ID() AS number",
     "status": """
         SELECT token, about, {now} - since, ttl, IS_USED_LOCK(lock_name) IS NOT NULL FROM leasehold_session
         WHERE namespace = $1 AND name = $2""",
@@ -89,6 +89,7 @@ _TEXTS: Final = {
 def session_statements(clock: str) -> dict[str, Statement]:
     """All statements."""
     words = {"now": clock, "old": f"since <= {clock} - {KEEP_IDLE}", "page_size": SWEEP_AT_ONCE}
-    names = dict.fromkeys(_TEXTS, "") | {"kill": NUDGE, "end_wait": NUDGE, "stand": QUEUE}
+    names = dict.fromkeys(_TEXTS, "") | {"kill": NUDGE, "end_wait": NUDGE}
     statements = {name: written(names[name] or name, text.format(**words)) for name, text in _TEXTS.items()}
-    return statements | {"take": prepared("take", _TAKE.format(**words))}
+    stand = Queued("queue", _WAIT, _MINT_AFTER.format(**words))
+    return statements | {"take": prepared("take", _TAKE.format(**words)), "stand": stand}

@@ -44,7 +44,7 @@ ANSWERS_WITHIN: Final = 1.0
 """One that has not is asked, and given up after so long."""
 WORTH_QUEUEING: Final = 1.0
 """Who is patient for so long, in seconds, queues for a name that was busy a moment ago without asking first."""
-STAYS_BUSY: Final = 16
+STAYS_BUSY: Final = 64
 """How often one does so before one asks again."""
 MOST_BUSY: Final = 1024
 """Names that are remembered to be busy."""

@@ -16,6 +16,7 @@ from leasehold.wires.mysql_packets import (
     Answers,
     Nonsense,
     Prepared,
+    Queued,
     SqlError,
     asked,
     named,
@@ -33,8 +34,6 @@ NUDGE: Final = "nudge"
 """The name of a statement that stands last and may fail: all that mattered has been committed before it."""
 COMMIT: Final = "commit"
 """The name of one that commits: with a nudge at the end, whatever stands in between may fail as well."""
-QUEUE: Final = "queue"
-"""The name of a request that waits for others, by a first statement that changes nothing, and then goes on."""
 _UNDO: Final = Request(Statement("ROLLBACK", "undo"))
 NUDGED_WITHIN: Final = 0.1
 """For so long a nudge is waited for, in seconds. MariaDB needs 0.05 where it meets the end of what it interrupts."""
@@ -68,7 +67,7 @@ class Line:
     async def ask(self, request: Request, until: float, *, commits: bool = True) -> list[Row]:
         """Send one request, a transaction of its own, and return its rows."""
         try:
-            if request.statement.order is not None:
+            if request.statement.order is not None or type(request.statement) is Queued:
                 row = await self._ask_prepared(request, until, commits=commits)
                 if row is not None:
                     return [row]
@@ -81,15 +80,19 @@ class Line:
 
         None where the server does not do so, and for the first use: it may be the last, and not worth a round trip.
         """
-        statement, known = request.statement, False
+        queued = request.statement if type(request.statement) is Queued else None
+        statement, known = request.statement if queued is None else queued.going_on, False
         try:
             prepared = self._prepared.get(statement)
             if prepared is None:
-                prepared = await self._prepare(request, until)
+                prepared = await self._prepare(Request(statement, request.values), until)
                 if prepared is None:
                     return None
             known = True
-            return outcome(await self.stream.exchange(prepared.executed(request.values), until))
+            execute = prepared.executed(request.values)
+            if queued is None:
+                return outcome(await self.stream.exchange(execute, until))
+            return await self._go_on_after(Request(queued.waiting, request.values), execute, until)
         except SqlError as error:
             if error.code != NOT_PREPARED:
                 raise
@@ -100,6 +103,13 @@ class Line:
         except BaseException:
             self.close()
             raise
+
+    async def _go_on_after(self, waits: Request, execute: bytes, until: float) -> Row:
+        """Wait in the server, and carry out what is prepared as soon as that is over, however it ended."""
+        self.doze()
+        waited, went_on = await self.stream.exchange_both(asked(waits), execute, until, least=PLAIN_OK + 1)
+        outcome(waited)
+        return outcome(went_on)
 
     async def _prepare(self, request: Request, until: float) -> Prepared | None:
         """None for the first use, and where the server refuses to: it has too many already, or is none but a proxy.
@@ -137,7 +147,7 @@ class Line:
         A request may be several statements; its rows are those of the last one.
         """
         payload, before = (asked(requests[0]), 0) if len(requests) == 1 else self._together(requests)
-        if requests[0].statement.name == QUEUE:
+        if type(requests[0].statement) is Queued:
             self.doze()
         try:
             await self.stream.send(payload, until)
@@ -174,7 +184,7 @@ class Line:
     async def _answers(self, requests: Sequence[Request], before: int, until: float) -> Answers:
         expected = before + sum(request.statement.parts for request in requests)
         least = PLAIN_OK * expected if expected > 1 else 1
-        if requests[0].statement.name == QUEUE:
+        if type(requests[0].statement) is Queued:
             least = PLAIN_OK + 1  # of one that waits for long, errors are heard at once
         elif before:
             least = max(self._sizes.get(_shape(requests, before), 0) - PLAIN_OK + 1, least)

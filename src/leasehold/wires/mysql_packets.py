@@ -52,11 +52,10 @@ class SqlError(Exception):
 class Inbox:
     """Bytes as they come, and packets as they are complete."""
 
-    __slots__ = ("_bytes", "_next", "_ready")
+    __slots__ = ("_bytes", "_next")
 
     def __init__(self) -> None:
         self._bytes, self._next = bytearray(), 0
-        self._ready: list[bytes] = []
 
     def add(self, received: bytes) -> None:
         """Take in what came."""
@@ -68,14 +67,13 @@ class Inbox:
 
     def packet(self) -> bytes | None:
         """The next packet that is complete."""
-        if not self._ready:
-            self._ready = self._cut()
-        return self._ready.pop(0) if self._ready else None
+        ready = self._cut(most=1)
+        return ready[0] if ready else None
 
     def only_packet(self, received: bytes) -> bytes | None:
         """Take in what came; returns the packet that it is, if it is one and nothing else is here."""
         size = len(received) - 4
-        if self._bytes or self._ready or size < 0 or _HEADER(received)[0] != size | self._next << 24:
+        if self._bytes or size < 0 or _HEADER(received)[0] != size | self._next << 24:
             self._bytes += received
             return None
         self._next = self._next + 1 & 0xFF
@@ -83,13 +81,13 @@ class Inbox:
 
     def packets(self) -> list[bytes]:
         """All packets that are complete."""
-        ready, self._ready = self._ready + self._cut(), []
-        return ready
+        return self._cut(most=len(self._bytes))
 
-    def _cut(self) -> list[bytes]:
-        waiting, ready, number, at = self._bytes, [], self._next, 0
+    def _cut(self, *, most: int) -> list[bytes]:
+        ready: list[bytes] = []
+        waiting, number, at = self._bytes, self._next, 0
         end = len(waiting)
-        while at + 4 <= end:
+        while at + 4 <= end and len(ready) < most:
             (header,) = _HEADER(waiting, at)
             size = header & LARGEST_PACKET
             if size == LARGEST_PACKET or header >> 24 != number:
@@ -111,7 +109,7 @@ class Inbox:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits here."""
-        return not self._bytes and not self._ready
+        return not self._bytes
 
 
 def framed(payload: bytes, number: int = 0) -> bytes:
@@ -161,6 +159,16 @@ def prepared(name: str, text: str) -> Statement:
     statement = written(name, text)
     statement.order = tuple(map(int, _PLACE.findall(statement.text)))
     return statement
+
+
+class Queued(Statement):
+    """One that waits for others, by a first part that changes nothing, and goes on with a second that is prepared."""
+
+    __slots__ = ("going_on", "waiting")
+
+    def __init__(self, name: str, waiting: str, going_on: str) -> None:
+        self.waiting, self.going_on = written(name, waiting), prepared(name, going_on)
+        super().__init__(f"{self.waiting.text}; {self.going_on.text}", name)
 
 
 def named(requests: Sequence[Request], known: set[Statement], ready: set[Statement]) -> tuple[str, int]:

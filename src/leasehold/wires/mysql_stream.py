@@ -76,9 +76,9 @@ class Stream:
             else:
                 return
 
-    async def send(self, payload: bytes, until: float, number: int = 0) -> None:
-        """Send a packet; what answers it is numbered on from it."""
-        rest = framed(payload, number)
+    async def send(self, payload: bytes, until: float, number: int = 0, *, behind: bytes = b"") -> None:
+        """Send a packet; what answers it is numbered on from it. Another packet may go with it, ready-made."""
+        rest = framed(payload, number) + behind
         self.inbox.expect(number + 1 & 0xFF)
         self.has_sent, self.heard, self._sent_at = False, 0, monotonic()
         while rest:
@@ -158,6 +158,14 @@ class Stream:
                 await self._ready(until, to_write=False)
             else:
                 return self.inbox.only_packet(_some(received)) or await self.packet(until)
+
+    async def exchange_both(self, payload: bytes, other: bytes, until: float, *, least: int) -> tuple[bytes, bytes]:
+        """Send two packets together, and return the packet that answers each; both are at least so many bytes."""
+        await self.send(payload, until, behind=framed(other))
+        await self._first_of_many(until, least)
+        first = await self.packet(until)
+        self.inbox.expect(1)
+        return first, await self.packet(until)
 
     def receive(self) -> bool:
         """Take in what is there, without waiting; raises `ConnectionError` at the end of the connection."""
