@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
-from weakref import WeakKeyDictionary
 
 from leasehold.core.engine import Busy, HolderStatus, Incumbent, NameStatus, Purpose, WaiterStatus, Want
 from leasehold.engines.mysql_facts import session_facts, warn_if_weak
@@ -81,11 +80,12 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
 
     def __init__(self, family: MysqlSessionFamily, sockets: Sockets) -> None:
         super().__init__(family, sockets)
-        self._waiting, self._served, self._swept_to = family.waiting, family.served, ("", "")
+        self._waiting, self._swept_to = family.waiting, ("", "")
         self._short_tries = SHORT_TRIES
 
     async def _try(self, pin: Pin[str], want: Want, patience: float | None, until: float) -> Busy | None:  # noqa: ARG002
-        served, in_vain = self._served.get(pin.line), False
+        served: Served | None = pin.line.is_set_for
+        in_vain = False
         if served is not None and served.timer == _whole(want.ttl) and self._short_tries:
             values = (self._namespace, want.name, pin.key, _micros(want.ttl), want.about, served.pid)
             if self._note(pin, want, served, await pin.line.ask(self._request("take", *values), until)):
@@ -112,7 +112,7 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
         [[got, minted, connection, token, about]] = await pin.line.ask(self._request("lock", *values), until)
         if got is None:
             raise EngineUnavailable(f"{self._address} could not decide about a lock (GET_LOCK said NULL)")
-        self._served[pin.line] = Served(int(connection), whole if int(got) else 0, self.world.now())
+        pin.line.is_set_for = Served(int(connection), whole if int(got) else 0, self.world.now())
         if not int(got):
             return Busy(SLICE, None if token is None else Incumbent(int(token), 0, math.inf, about))
         pin.pid, pin.ttl = int(connection), want.ttl
@@ -120,13 +120,13 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
         return None
 
     async def _queue(self, pin: Pin[str], want: Want, until: float) -> None:
-        served = self._served.get(pin.line)
+        served: Served | None = pin.line.is_set_for
         if served is None or self.world.now() > served.heard_at + HEARD_LATELY:
             # One that has broken in silence would be waited on for long.
             soon = min(until, self.world.now() + ANSWERS_WITHIN)
             [[number]] = await pin.line.ask(self._request("self"), soon)
             timer = served.timer if served is not None and served.pid == number else 0
-            served = self._served[pin.line] = Served(int(number), timer, self.world.now())
+            served = pin.line.is_set_for = Served(int(number), timer, self.world.now())
         self._waiting[want.holder] = served.pid
         patience = max(until - self.world.now(), 0.0)
         if served.timer == _whole(want.ttl) and patience >= WORTH_QUEUEING:
@@ -152,15 +152,16 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
             self._pins.unpin(pin, clean=False)
 
     def _heartbeat(self, pin: Pin[str]) -> Request:
-        timer, served = _whole(pin.ttl), self._served.get(pin.line)
-        self._served[pin.line] = Served(pin.pid, timer, served.heard_at if served is not None else -math.inf)
+        served: Served | None = pin.line.is_set_for
+        timer = _whole(pin.ttl)
+        pin.line.is_set_for = Served(pin.pid, timer, served.heard_at if served is not None else -math.inf)
         return self._request("heartbeat", pin.key, timer)
 
     async def _unlock(self, pin: Pin[str], until: float) -> bool:
         unlocked = await super()._unlock(pin, until)
-        served = self._served.get(pin.line)
+        served: Served | None = pin.line.is_set_for
         if unlocked and served is not None:
-            self._served[pin.line] = served._replace(heard_at=self._heard_at)
+            pin.line.is_set_for = Served(served.pid, served.timer, self._heard_at)
         return unlocked
 
     async def release(self, name: str, holder: str, *, until: float) -> bool:
@@ -263,12 +264,10 @@ class MysqlSessionFamily(SqlSessionFamily[MysqlSessionEngine, str]):
         super().__init__(session_facts(target.address), namespace, session_statements(clock), key_of)
         self.waiting: dict[str, int] = {}
         """The connections of holders that stand in the server's queue, or were interrupted there."""
-        self.served: WeakKeyDictionary[Line, Served] = WeakKeyDictionary()
-        """What is known of the connections on which a lock was asked for."""
         self.target, self._label, self._tables = target, label, Tables(target.address)
 
     def _is_fit(self, line: Line, now: float) -> bool:
-        served = self.served.get(line)
+        served: Served | None = line.is_set_for
         return line.is_usable() and (served is None or now < served.rests_until)
 
     def _engine_over(self, sockets: Sockets) -> MysqlSessionEngine:

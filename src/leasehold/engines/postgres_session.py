@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from leasehold.core.acquire import GRACE, SHORTEST_REQUEST
 from leasehold.core.engine import Busy, HolderStatus, Incumbent, NameStatus, Purpose, WaiterStatus, Want
@@ -90,7 +90,7 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
         self._family, self._swept_to = family, FIRST_KEY
 
     async def _try(self, pin: Pin[int], want: Want, patience: float | None, until: float) -> Busy | None:
-        line = cast(Line, pin.line)
+        line = pin.line
         line.is_set_for = None
         terms = self._terms(want, pin)
         asked = self._request("try", *terms)
@@ -134,7 +134,7 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
         # same. So a connection on which waiting failed is closed, whatever the reason; and if nobody hears of that, the
         # server ends it when it has been silent for a TTL. That setting is a transaction of its own: a wait in vain
         # would take it back.
-        line, terms = cast(Line, pin.line), self._terms(want, pin)
+        line, terms = pin.line, self._terms(want, pin)
         left_ms = math.ceil(max(until - self.world.now(), 0.001) * 1000)
         needed = Settings(left_ms, want.about, terms[-1])
         ready: Ready | None = line.is_set_for
@@ -153,17 +153,17 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
             line.is_set_for = ready
 
     def _heartbeat(self, pin: Pin[int]) -> Request:
-        silence, line = _milliseconds(pin.ttl), cast(Line, pin.line)
+        silence, line = _milliseconds(pin.ttl), pin.line
         if line.is_set_for is not None and line.is_set_for.settings.silence != silence:
             line.is_set_for = None
         return self._request("heartbeat", silence)
 
     def _unlocking(self, pin: Pin[int]) -> Request:
         """Who had to wait may have to wait again in a moment, and leaves its session as it is."""
-        return self._request("unlock" if cast(Line, pin.line).is_set_for is None else "unlock_only", pin.key)
+        return self._request("unlock" if pin.line.is_set_for is None else "unlock_only", pin.key)
 
     async def _unlock(self, pin: Pin[int], until: float) -> bool:
-        unlocked, line = await super()._unlock(pin, until), cast(Line, pin.line)
+        unlocked, line = await super()._unlock(pin, until), pin.line
         if line.is_set_for is not None:
             line.is_set_for = line.is_set_for._replace(heard_at=self._heard_at)
         return unlocked
@@ -238,7 +238,7 @@ class PostgresSessionFamily(SqlSessionFamily[PostgresSessionEngine, int]):
         self.target, self._label, self._tables = target, label, Tables(target)
 
     def _is_fit(self, line: sql_pins.Line, now: float) -> bool:
-        ready: Ready | None = cast(Line, line).is_set_for
+        ready: Ready | None = line.is_set_for
         return line.is_usable() and (ready is None or now < ready.rests_until)
 
     def _engine_over(self, sockets: Sockets) -> PostgresSessionEngine:

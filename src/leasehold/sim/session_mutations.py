@@ -188,7 +188,7 @@ def connection_kept_after_a_wait_in_vain() -> list[Edit]:
     """A connection whose wait for a lock failed is used again, though it may have got the lock all the same."""
     return [
         edit(sql_lines.SimLine._understood, (" and self.closes_on_error", " and False")),
-        edit(sql_pins.Pins.closed_on_error, ("self.unpin(pin, clean=False)", "self.unpin(pin, clean=True)")),
+        edit(sql_pins._ClosedOnError.__exit__, ("clean=False", "clean=True")),
         edit(session_model.PostgresSessions._patience, ("int(silence) / 1000", "0.0")),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from leasehold.errors import EngineError, quoted
 from leasehold.keeping import log
@@ -44,6 +44,8 @@ class Line:
 
     def __init__(self, stream: Stream, address: str) -> None:
         self.stream, self._address = stream, address
+        self.is_set_for: Any = None
+        """What its session was last set for, as far as its user wants to remember."""
         self._posted = Answers()
         self._met: set[Statement] = set()
         self._prepared: dict[Statement, Prepared | None] = {}

@@ -7,12 +7,13 @@ import errno
 import os
 import select
 import socket
+from math import ceil
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from leasehold.wires.lookout import Lookout
 from leasehold.wires.mysql_packets import QUIT, SHORTEST_ERROR, Answers, Inbox, framed
-from leasehold.wires.sockets import BlockingSockets, Sockets, tune
+from leasehold.wires.sockets import LONGEST_POLL, BlockingSockets, Sockets, tune
 
 if TYPE_CHECKING:
     import ssl
@@ -132,7 +133,7 @@ class Stream:
         self._wake_at(least)
         try:
             if not (self._looks and self._look(self._sent_at)):
-                await self.sockets.ready(self._sock.fileno(), to_write=False, until=until)
+                await self._arrived(until)
         finally:
             self._wake_at(1)
 
@@ -178,8 +179,23 @@ class Stream:
         return True
 
     async def _ready(self, until: float, *, to_write: bool) -> None:
-        if not await self.sockets.ready(self._sock.fileno(), to_write=to_write, until=until):
+        if to_write:
+            ready = await self.sockets.ready(self._sock.fileno(), to_write=True, until=until)
+        else:
+            ready = await self._arrived(until)
+        if not ready:
             raise TimeoutError
+
+    async def _arrived(self, until: float) -> bool:
+        """Whether there is something to read by then."""
+        if not self._looks:
+            return await self.sockets.ready(self._sock.fileno(), to_write=False, until=until)
+        while True:
+            left = until - self.sockets.world.now()
+            if self._has_something(ceil(min(max(left, 0.0), LONGEST_POLL) * 1000)):
+                return True
+            if left <= LONGEST_POLL:
+                return False
 
     def is_quiet(self) -> bool:
         """Whether an idle connection is open, and the server has said nothing that nobody asked for."""

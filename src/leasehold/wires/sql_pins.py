@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from math import inf
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from types import TracebackType
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from leasehold.wires.sockets import Sockets
 from leasehold.wires.sql_table import Request, Row
@@ -24,6 +24,8 @@ class Line(Protocol):
     """A connection to a SQL server, as leases that live in one use it."""
 
     sockets: Sockets
+    is_set_for: Any
+    """What its session was last set for, as far as its user wants to remember; None: that is not known."""
 
     async def ask(self, request: Request, until: float, *, commits: bool = True) -> list[Row]:
         """Send one request, a transaction of its own, and return its rows."""
@@ -31,6 +33,10 @@ class Line(Protocol):
 
     async def ask_all(self, requests: Sequence[Request], until: float, *, commits: bool) -> list[list[Row]]:
         """Send requests together and return the rows of each."""
+        ...
+
+    def doze(self) -> None:
+        """Do not look for answers for a while, and leave the processor to others."""
         ...
 
     def post(self, request: Request) -> None:
@@ -177,14 +183,9 @@ class Pins(Generic[KeyT]):
             self.ended += 1
             pin.line.close()
 
-    @contextmanager
-    def closed_on_error(self, pin: Pin[KeyT]) -> Iterator[None]:
+    def closed_on_error(self, pin: Pin[KeyT]) -> _ClosedOnError[KeyT]:
         """After any failure nobody knows what the connection holds."""
-        try:
-            yield
-        except BaseException:
-            self.unpin(pin, clean=False)
-            raise
+        return _ClosedOnError(self, pin)
 
     def __del__(self) -> None:
         # Leases that were never given back end with the last who knew of them.
@@ -202,3 +203,21 @@ class Pins(Generic[KeyT]):
         for line in list(self._open):
             line.let_go()
         self._pins, self._idle, self._open = {}, [], weakref.WeakSet()
+
+
+class _ClosedOnError(Generic[KeyT]):
+    """Around what is asked of a pinned connection. A class: each hand-over comes by here twice."""
+
+    __slots__ = ("_pin", "_pins")
+
+    def __init__(self, pins: Pins[KeyT], pin: Pin[KeyT]) -> None:
+        self._pins, self._pin = pins, pin
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._pins.unpin(self._pin, clean=False)
