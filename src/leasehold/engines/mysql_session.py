@@ -157,6 +157,15 @@ class MysqlSessionEngine(SqlSessionEngine[str]):
         pin.line.is_set_for = Served(pin.pid, timer, served.heard_at if served is not None else -math.inf)
         return self._request("heartbeat", pin.key, timer)
 
+    def _unlocking(self, pin: Pin[str]) -> Request:
+        return self._request("unlock", pin.key, pin.pid)
+
+    def _was_held(self, pin: Pin[str], rows: list[Row]) -> bool:  # noqa: ARG002 -- the server has looked whose it is
+        [[found, _]] = rows
+        if found not in (0, 1):
+            raise ValueError("a lock is given back once")
+        return bool(found)
+
     async def _unlock(self, pin: Pin[str], until: float) -> bool:
         unlocked = await super()._unlock(pin, until)
         served: Served | None = pin.line.is_set_for

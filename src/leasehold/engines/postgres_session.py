@@ -162,6 +162,10 @@ class PostgresSessionEngine(SqlSessionEngine[int]):
         """Who had to wait may have to wait again in a moment, and leaves its session as it is."""
         return self._request("unlock" if pin.line.is_set_for is None else "unlock_only", pin.key)
 
+    def _was_held(self, pin: Pin[int], rows: list[Row]) -> bool:
+        [[unlocked, pid, *_]] = rows
+        return bool(unlocked) and pid == pin.pid
+
     async def _unlock(self, pin: Pin[int], until: float) -> bool:
         unlocked, line = await super()._unlock(pin, until), pin.line
         if line.is_set_for is not None:

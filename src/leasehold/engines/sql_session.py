@@ -95,6 +95,14 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         """Starts the server's timer anew, and answers who serves this connection."""
 
     @abstractmethod
+    def _unlocking(self, pin: Pin[KeyT]) -> Request:
+        """Gives the lock back, and answers whether it was held by the session that took it."""
+
+    @abstractmethod
+    def _was_held(self, pin: Pin[KeyT], rows: list[Row]) -> bool:
+        """What that answer says."""
+
+    @abstractmethod
     async def _sweep(self, until: float) -> None:
         """Forget some names that nobody has used for a day; their tokens do not fall."""
 
@@ -321,18 +329,14 @@ class SqlSessionEngine(ABC, Generic[KeyT]):
         if not heard or not pin.token or not pin.line.is_usable():
             return False
         try:
-            [[unlocked, pid, *_]] = await pin.line.ask(self._unlocking(pin), until)
+            rows = await pin.line.ask(self._unlocking(pin), until)
         except Overdue:
             return False  # the lock went with the session, before this request was read
         except EngineUnavailable as error:
             # Even if it was not sent: the connection is closed now, and that gives the lock back.
             raise OutcomeUnknown(str(error)) from None
         self._heard_at = self.world.now()
-        return bool(unlocked) and pid == pin.pid
-
-    def _unlocking(self, pin: Pin[KeyT]) -> Request:
-        """Gives the lock back, and answers whether it was held, and who serves this connection."""
-        return self._request("unlock", pin.key)
+        return self._was_held(pin, rows)
 
     async def close(self) -> None:
         """Close what no lease needs. Leases that are held stay so until their TTL."""

@@ -224,9 +224,9 @@ class MysqlSessions(Sessions):
         connection.silence = float(seconds)
         return [(connection.pid if self.holders.get(key) is connection else 0,)]
 
-    def _unlock(self, connection: Connection, key: Key) -> list[Row]:
-        unlocked: int | None = int(self.unlock(connection, key))
-        return [(unlocked if key in self.holders or unlocked else None, connection.pid)]
+    def _unlock(self, connection: Connection, key: Key, pid: int) -> list[Row]:
+        unlocked = self.unlock(connection, key)
+        return [(int(unlocked and connection.pid == pid), 0)]
 
     def _self(self, connection: Connection) -> list[Row]:
         return [(connection.pid,)]

@@ -40,7 +40,7 @@ def _the_long_way() -> list[Edit]:
         edit(engine._queue, ("if served is None or", "if True or"), ("self.world.now() + ANSWERS_WITHIN", "until"),
              ("if served.timer == ", "if False and served.timer == ")),
         edit(mysql_session.MysqlSessionFamily._is_fit, ("now < served.rests_until", "True")),
-        edit(session_model.MysqlSessions._unlock, ("unlocked: int", "connection.silence = 0.0\n    unlocked: int")),
+        edit(session_model.MysqlSessions._unlock, ("unlocked =", "connection.silence = 0.0\n    unlocked =")),
     ]  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def unlocked_by_another_connection() -> list[Edit]:
             sql_session.SqlSessionEngine._unlock,
             ("await pin.line.ask(self._unlocking(pin), until)",
              "await self._pins.ask(self._unlocking(pin), self._sockets, until)"),
-            ("return bool(unlocked) and pid == pin.pid", "return True"),
+            ("return self._was_held(pin, rows)", "return True"),
         )
     ]  # fmt: skip
 
