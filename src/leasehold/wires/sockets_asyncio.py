@@ -22,9 +22,15 @@ class AsyncBell:
     async def wait(self, until: float) -> bool:
         """Suspend the task."""
         # First be there to be woken, and then look: another thread may ring in between.
-        hearing = self._hearing = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        hearing = self._hearing = loop.create_future()
         if not self._rung:
-            await _settled(hearing, until - self._world.now())
+            # Without a coroutine for that: each of thousands of waiting tasks would keep one.
+            timer = loop.call_later(max(until - self._world.now(), 0.0), _settle, hearing, False)
+            try:
+                await hearing
+            finally:
+                timer.cancel()
         self._hearing = None
         rung, self._rung = self._rung, False
         return rung
@@ -56,9 +62,11 @@ class AsyncSockets:
         loop.add_reader(socket, _settle, ready)
         if to_write:
             loop.add_writer(socket, _settle, ready)
+        timer = loop.call_later(max(until - self.world.now(), 0.0), _settle, ready, False)
         try:
-            return await _settled(ready, until - self.world.now())
+            return await ready
         finally:
+            timer.cancel()
             loop.remove_reader(socket)
             if to_write:
                 loop.remove_writer(socket)
@@ -71,15 +79,6 @@ class AsyncSockets:
     def bell(self) -> AsyncBell:
         """A bell for tasks."""
         return AsyncBell(self.world)
-
-
-async def _settled(future: asyncio.Future[bool], seconds: float) -> bool:
-    """Whether the future was settled within so long."""
-    timer = future.get_loop().call_later(max(seconds, 0.0), _settle, future, False)
-    try:
-        return await future
-    finally:
-        timer.cancel()
 
 
 def _settle(future: asyncio.Future[bool], outcome: bool = True) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from leasehold.core.engine import Grant
@@ -139,23 +139,33 @@ class Listener(ABC):
         """Whether this holder listens, and was not handed the name."""
         return holder in self._waiters
 
-    async def wait(self, holder: str, until: float) -> Grant | None:
-        """Return when this holder is woken or cannot be woken any more, or at `until`; with what it was handed."""
+    def wait(self, holder: str, until: float) -> Coroutine[Any, Any, Grant | None]:
+        """To be awaited: returns when this holder is woken or cannot be, or at `until`; with what it was handed.
+
+        It is no coroutine of its own: each of thousands of waiting tasks would keep one.
+        """
         waiter = self._waiters.get(holder)
+        if waiter is not None and waiter.ear is self._ear and waiter.ear.line is not None:
+            return self._wait(holder, waiter, until)
+        return self._pass_time(holder, waiter, until)
+
+    @abstractmethod
+    async def _wait(self, holder: str, waiter: Waiter, until: float) -> Grant | None:
+        """Wait for it to be woken; returns what it was `_handed`."""
+
+    async def _pass_time(self, holder: str, waiter: Waiter | None, until: float) -> Grant | None:
+        """What one does who cannot be woken: it asks again after a while, or at once when it could be until now."""
         if waiter is None:
             return None
         if waiter.ear.line is None:
             doze = waiter.ear.doze * (0.5 + 0.5 * self._world.chance())
             await self._world.sleep(max(min(doze, until - self._world.now()), 0.0))
-        elif waiter.ear is self._ear:
-            await self._wait(holder, waiter, until)
+        return self._handed(holder, waiter)
+
+    def _handed(self, holder: str, waiter: Waiter) -> Grant | None:
         if waiter.handed is not None:
             self.ignore(holder)
         return waiter.handed
-
-    @abstractmethod
-    async def _wait(self, holder: str, waiter: Waiter, until: float) -> None:
-        """Wait for it to be woken."""
 
     def ignore(self, holder: str) -> None:
         """No more wake-ups for this holder."""
@@ -215,7 +225,7 @@ class BlockingListener(Listener):
     def _opened(self, ear: Ear) -> None:
         """Who waits reads."""
 
-    async def _wait(self, holder: str, waiter: Waiter, until: float) -> None:
+    async def _wait(self, holder: str, waiter: Waiter, until: float) -> Grant | None:
         try:
             while not waiter.woken and waiter.ear is self._ear and self._world.now() < until:
                 # Before looking whether somebody reads: who stops to read looks here afterwards.
@@ -230,6 +240,7 @@ class BlockingListener(Listener):
             self._dozing.pop(holder, None)
             if self._world.now() >= self._read_until:
                 self._hand_over()
+        return self._handed(holder, waiter)
 
     def _takes_over(self, until: float) -> float | None:
         """Until when this caller reads for the others, or None if somebody else does."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from leasehold.core.engine import Grant
 from leasehold.wires.sql_listen import Ear, Listener, Waiter
 
 
@@ -22,9 +23,10 @@ class AsyncListener(Listener):
         if ear.line is not None:
             ear.loop.add_reader(ear.socket, self._read, ear)
 
-    async def _wait(self, holder: str, waiter: Waiter, until: float) -> None:  # noqa: ARG002 -- the loop knows it
+    async def _wait(self, holder: str, waiter: Waiter, until: float) -> Grant | None:
         while not waiter.woken and await waiter.bell.wait(until):
             continue
+        return self._handed(holder, waiter)
 
     def _lose(self, ear: Ear) -> None:
         if ear.line is not None and ear.loop is not None and not ear.loop.is_closed():

@@ -6,7 +6,8 @@ How a connection is opened, and how one listens, each server has words of its ow
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Generic, Protocol, TypeVar
 
 from leasehold.core.engine import Grant
 from leasehold.core.worlds import World
@@ -80,11 +81,11 @@ class PooledWire(ABC, Generic[LineT]):
         """Whether this holder listens, and was not handed the name."""
         return self._listener.awaits(holder)
 
-    async def wait(self, holder: str, until: float) -> Grant | None:
+    def wait(self, holder: str, until: float) -> Coroutine[Any, Any, Grant | None]:
         """Return when this holder is woken or cannot be woken any more, or at `until`; with what it was handed."""
         for line in self._pool.idle:
             line.doze()
-        return await self._listener.wait(holder, until)
+        return self._listener.wait(holder, until)
 
     def ignore(self, holder: str) -> None:
         """No more wake-ups for this holder."""
