@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from typing import Any
 
 import pytest
 from tests.engines.postgres_help import WORLDS, Caller, calling, eventually, want
@@ -15,6 +14,7 @@ from tests.support.postgres_server import PostgresServer, running_postgres
 from leasehold.core.acquire import Attempt, acquire
 from leasehold.core.engine import Busy, Grant, Want
 from leasehold.core.table import PROMPT
+from leasehold.wires.sql_table import FIELDS, FRONT
 
 TRIES = 50
 """On a machine that stands still for a moment the waiter has to come for the name instead."""
@@ -119,36 +119,81 @@ def test_one_round_trip_each_is_all_that_is_needed(
     assert waiter.release("n", SECOND.holder) is True
 
 
-@pytest.mark.parametrize("step", ["release_to_next", "take_turn"])
-def test_a_turn_in_a_crowd_looks_at_its_head_only(postgres_server: PostgresServer, step: str) -> None:
-    """Also by a plan that was made before there was a crowd."""
-    with calling(postgres_server.url, "blocking") as caller, closing(postgres_server.superuser()) as connection:
+def test_a_crowd_moves_up_in_its_order_and_mostly_in_the_row(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who do not fit into the name's row are moved there many at a time."""
+    long_ways = 0
+    with calling(postgres_server.url, "blocking") as caller:
+        change = caller.engine._change_once
+
+        async def counted(*arguments: Any, **settings: Any) -> Any:
+            nonlocal long_ways
+            long_ways += 1
+            return await change(*arguments, **settings)
+
+        waiting = [want("n", f"{number:032x}", ttl=90.0) for number in range(3 * FRONT)]
         assert isinstance(caller.take(FIRST), Grant)
-        engine = caller.engine
-        text = engine._statements[step].text
-        connection.execute("SET plan_cache_mode = force_generic_plan")
-        connection.execute(f"PREPARE turn AS {text}".encode())
-        holder = FIRST.holder if step == "release_to_next" else "w1"
-        terms = {"release_to_next": "", "take_turn": ", 30000000, 0, 'me'"}[step]
-        turn = f"EXPLAIN (ANALYZE, TIMING OFF) EXECUTE turn ('{engine._namespace}', 'n', '{holder}'{terms})".encode()
-        connection.execute("BEGIN")
-        connection.execute(turn)
-        connection.execute("ROLLBACK")
-        connection.execute(
-            "INSERT INTO leasehold_waiter SELECT namespace, name, n, 'w' || n, 'exclusive', 1, since, "
-            "since + 60000000, '', 'they', lasts, 0 FROM leasehold_lease, generate_series(1, 3000) AS n "
-            "WHERE namespace = %s AND name = 'n'",
-            (engine._namespace,),
+        for one in waiting:
+            assert isinstance(caller.take(one, patience=60.0), Busy)
+        assert [one.about for one in caller.status("n").waiters] == [one.about for one in waiting]
+        [[in_row]] = postgres_server.sql(
+            "SELECT cardinality(front) FROM leasehold_lease WHERE namespace = %s", caller.engine._namespace
         )
-        free = ", holder = NULL" if step == "take_turn" else ""
-        connection.execute(
-            f"UPDATE leasehold_lease SET crowd = 2{free} WHERE namespace = %s".encode(), (engine._namespace,)
-        )
-        plan = [line for [line] in connection.execute(turn)]
-        looked_at = [int(rows) for line in plan for rows in re.findall(r"waiter.*actual rows=([0-9]+)", line)]
-        passed_by = [int(rows) for line in plan for rows in re.findall(r"Rows Removed by .*: ([0-9]+)", line)]
-        assert looked_at
-        assert max(looked_at + passed_by) < 10, "\n".join(plan)
+        assert in_row == FRONT * FIELDS
+        monkeypatch.setattr(caller.engine, "_change_once", counted)
+        holder, token = FIRST.holder, 0
+        for one in waiting:
+            assert caller.release("n", holder) is True
+            grant = caller.handed(one, 5.0) or caller.take(one, patience=60.0)
+            assert isinstance(grant, Grant)
+            assert grant.token > token
+            holder, token = one.holder, grant.token
+        assert caller.release("n", holder) is True
+        assert caller.status("n").waiters == ()
+    assert 2 <= long_ways < FRONT // 4
+
+
+def _once_the_row_is_free(
+    server: PostgresServer, caller: Caller, change: str, step: Callable[[], object]
+) -> tuple[object, bool]:
+    """What a step comes to that waited for a change of the name's row, and whether it has waited for that."""
+    with server.superuser() as changing, ThreadPoolExecutor(1) as thread:
+        changing.execute("BEGIN")
+        changing.execute(f"UPDATE leasehold_lease SET {change} WHERE namespace = '{caller.engine._namespace}'".encode())
+        stepping = thread.submit(step)
+        time.sleep(0.2)
+        has_waited = not stepping.done()
+        changing.execute("COMMIT")
+        return stepping.result(), has_waited
+
+
+def test_who_waited_for_the_row_is_not_queued_for_a_name_that_is_free_by_then(
+    holder: Caller, waiter: Caller, postgres_server: PostgresServer
+) -> None:
+    holder.take(FIRST)
+    waiter.engine._crowded.add("n")
+    answer, has_waited = _once_the_row_is_free(
+        postgres_server, holder, "holder = NULL", lambda: waiter.take(SECOND, patience=10.0)
+    )
+    assert isinstance(answer, Grant)
+    assert has_waited
+
+
+def test_who_waited_for_the_row_hands_the_name_to_who_is_the_head_by_then(
+    holder: Caller, waiter: Caller, postgres_server: PostgresServer
+) -> None:
+    holder.take(FIRST)
+    waiter.engine._crowded.add("n")
+    for one in (SECOND, THIRD):
+        assert isinstance(waiter.take(one, patience=10.0), Busy)
+    released, has_waited = _once_the_row_is_free(
+        postgres_server, holder, f"front = front[{FIELDS + 1}:]", lambda: holder.release("n", FIRST.holder)
+    )
+    assert (released, has_waited) == (True, True)
+    grant = waiter.handed(THIRD, 5.0) or waiter.take(THIRD, patience=10.0)
+    assert isinstance(grant, Grant)
+    assert [(one.token, one.about) for one in holder.status("n").holders] == [(grant.token, THIRD.about)]
 
 
 def test_the_lock_delay_that_was_asked_for_comes_with_the_lease(holder: Caller, waiter: Caller) -> None:
@@ -204,7 +249,7 @@ def test_a_token_that_is_none_is_not_believed(
 ) -> None:
     holder.take(FIRST)
     assert isinstance(waiter.take(SECOND, patience=10.0), Busy)
-    queued = "SELECT address FROM leasehold_waiter WHERE namespace = %s"
+    queued = "SELECT front[6] FROM leasehold_lease WHERE namespace = %s"
     [[address]] = postgres_server.sql(queued, waiter.engine._namespace)
     postgres_server.sql("SELECT pg_notify(%s, %s)", address, f"{SECOND.holder} {said}")
     started = time.monotonic()

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from leasehold.core.engine import Purpose, Renewal, Want
+from leasehold.core.engine import Mode, Purpose, Renewal, Want
 from leasehold.core.table import Ask, Place, Refused, Seat
 from leasehold.engines.family import WiredFamily
 from leasehold.engines.postgres_facts import SETTINGS, lease_facts, warn_if_weak
@@ -123,32 +123,27 @@ class PostgresEngine(SqlLeaseEngine[Line]):
     async def _take_turn(self, want: Want, until: float) -> int:
         micros = int(want.ttl * 1_000_000), int(want.delay * 1_000_000)
         values = (self._namespace, want.name, want.holder, *micros, want.about)
-        rows = await self._once_locked(want.name, Request(self._statements["take_turn"], values), until, lazily=False)
-        return self._granted(want, rows)
+        return self._granted(want, await self._ask(Request(self._statements["take_turn"], values), until))
 
     async def _queue_at_once(self, name: str, ask: Ask, until: float) -> Refused | None:
         values = (ask.holder, ask.mode, ask.limit, ask.patience, ask.address, ask.about, ask.ttl, ask.delay)
-        request = Request(self._statements["queue"], (self._namespace, name, *values))
-        rows = await self._once_locked(name, request, until, lazily=True)
+        rows = await self._ask(Request(self._statements["queue"], (self._namespace, name, *values)), until)
         if not rows:
             return None
-        [[ask_again, token, beat, lasts, about]] = rows
+        [[ask_again, token, beat, lasts, about, _]] = rows
         return Refused(ask_again, Seat("", token, "exclusive", 0, 0, lasts, beat, 0, about))
 
     async def _release_to_next(self, name: str, holder: str, until: float) -> Changed[bool] | None:
         values = (self._namespace, name, holder)
-        # Whether it waits for the disk it finds out by itself.
-        rows = await self._once_locked(name, Request(self._statements["release_to_next"], values), until, lazily=False)
+        rows = await self._ask(Request(self._statements["hand_over"], values), until)
+        if rows:
+            [[crowd, *_]] = rows
+            return Changed(crowd != 0)
+        rows = await self._ask(Request(self._statements["release_to_next"], values), until)
         if not rows:
             return None
         [[crowd, told, _, *head]] = rows
-        return Changed(crowd != 0, None if told else Place(*head))
-
-    async def _once_locked(self, name: str, request: Request, until: float, *, lazily: bool) -> list[Row]:
-        """Send a request behind one that locks the name's row. What is sent together is one transaction."""
-        lock = Request(self._statements["lock_lazily" if lazily else "lock"], (self._namespace, name))
-        [_, rows] = await self._ask_all([lock, request], until, commits=True)
-        return rows
+        return Changed(crowd != 0, None if told else _place(*head))
 
     async def _renew_some(self, leases: Sequence[Renewal], until: float) -> list[bool]:
         asked = json.dumps(
@@ -207,6 +202,12 @@ class PostgresFamily(WiredFamily[PostgresEngine, PostgresWire]):
 
     def _engine_over(self, wire: PostgresWire) -> PostgresEngine:
         return PostgresEngine(self, wire)
+
+
+def _place(holder: str, mode: Mode, most: str, *more: str) -> Place:
+    """A place in the queue as it stands in the name's row: nothing but texts."""
+    since, until, address, about, lasts, delay = more
+    return Place(holder, mode, int(most), int(since), int(until), address, about, int(lasts), int(delay))
 
 
 def open_engine(on: str | object, *, namespace: str, client_label: str) -> PostgresFamily | PostgresSessionFamily:

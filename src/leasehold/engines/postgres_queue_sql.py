@@ -1,7 +1,10 @@
 """What PostgreSQL is told where a name has a queue: to be queued, to be served, and to pass a name on.
 
-Each of these statements comes behind one that locks the name's row, in the same round trip and so in the same
-transaction. So it sees the queue as it is, and nobody else changes it meanwhile.
+The first of a queue stand in the name's own row, as a list of texts in which each place has so many. So each of these
+steps changes a single row, and a step that has waited for another one decides anew, by what the row says then. That
+goes for nothing but the row itself: whoever looks at other rows as well must lock this one first, as the lease table
+does, to which everything is left that is not as usual. Places behind the first ones are in a table of their own. None
+of those in the row runs out before `lapses`; when that is over, the lease table looks who has, and moves it on.
 """
 
 from __future__ import annotations
@@ -9,108 +12,81 @@ from __future__ import annotations
 from typing import Final
 
 from leasehold.core.table import LATENESS, LONGEST_SILENCE, NEAR, PROMPT, SLACK, TURN
-from leasehold.wires.sql_table import USUAL_DEPTH
+from leasehold.wires.sql_table import BEYOND, FIELDS, FRONT
+from leasehold.wires.sqlite_rows import QUEUE
 
 _LAZILY: Final = "set_config('synchronous_commit', 'off', true)"
-_LOCK: Final = "SELECT {what} FROM {prefix}lease WHERE namespace = $1 AND name = $2 FOR UPDATE"
-# Who leaves the queue is found by its number, given as a single value: in a join, all places of the name are looked at.
-_HEAD: Final = """
-head AS MATERIALIZED (
-    SELECT seq, holder, mode, most, since, until, address, about, lasts, delay FROM {prefix}waiter
-    WHERE namespace = $1 AND name = $2 AND until > {now} ORDER BY seq LIMIT 1
-)"""
-# Put among the others while somebody holds the name for itself, as the lease table does it. Left to that: a queue of
-# which not all is looked at, one that is out of date, who stands in it already, and a clock that was set back.
+# Where something stands in the head of the queue, and in the one behind it.
+_HOLDER, _MODE, _SINCE, _ADDRESS, _ABOUT, _LASTS, _DELAY = (f"front[{at}]" for at in (1, 2, 4, 6, 7, 8, 9))
+_SECOND, _SECOND_UNTIL = f"front[{FIELDS + 1}]", f"front[{FIELDS + 5}]"
+_WORDS: Final = {
+    "named": "namespace = $1 AND name = $2",
+    "head_holder": _HOLDER,
+    "head_mode": _MODE,
+    "head_since": f"{_SINCE}::bigint",
+    "head_address": _ADDRESS,
+    "head_about": _ABOUT,
+    "head_lasts": f"{_LASTS}::bigint",
+    "head_delay": f"{_DELAY}::bigint",
+    "second_until": f"{_SECOND_UNTIL}::bigint",
+    "head": ", ".join(f"front[{at}]" for at in range(1, FIELDS + 1)),
+    "behind_head": f"front[{FIELDS + 1}:]",
+    # The last place in the row is not taken away while others stand beyond it: who they are, the row does not say.
+    "can_move_up": f"(crowd = {QUEUE} OR (crowd = {QUEUE | BEYOND} AND {_SECOND} IS NOT NULL))",
+    "crowd_behind_head": f"CASE WHEN {_SECOND} IS NULL THEN 0 ELSE crowd END",
+    "is_address": f"{_ADDRESS} ~ '^leasehold_[0-9a-f]{{16}}$'",
+    # Who listens holds the lock of its channel; who gets that finds nobody there, and gives it back with the end of
+    # the transaction.
+    "hears": f"NOT pg_try_advisory_xact_lock(('x' || right({_ADDRESS}, 16))::bit(64)::bigint)",
+}
+_ASK_AGAIN: Final = """greatest(least(
+        least(greatest(expires, closed_until) - {{now}}, lasts)
+            + CASE WHEN {rank} > {near} THEN {rank} * {turn} ELSE 0 END,
+        CASE WHEN {rank} = 0 THEN {silence} ELSE {rank} * ({rank} + 1) / 2 * {turn} END, {silence}
+    ), 1)"""
+# Put among the others while somebody holds the name for itself, as the lease table does it. Left to that: who finds no
+# place in the row, a queue that is out of date, who stands in it already, and a clock that was set back.
 _QUEUE: Final = """
-WITH line AS MATERIALIZED (
-    SELECT count(*) AS rank, coalesce(max(seq), 0) + 1 AS seq,
-        coalesce(bool_or(holder = $3 OR until <= {now}), false) AS is_odd
-    FROM (
-        SELECT seq, holder, until FROM {prefix}waiter WHERE namespace = $1 AND name = $2 ORDER BY seq LIMIT {depth}
-    ) AS first
-), held AS MATERIALIZED (
-    SELECT l.token, l.beat, l.lasts, l.about, line.seq, clock.now, greatest(least(
-        least(greatest(l.expires, l.closed_until) - clock.now, l.lasts)
-            + CASE WHEN line.rank > {near} THEN line.rank * {turn} ELSE 0 END,
-        CASE WHEN line.rank = 0 THEN {silence} ELSE line.rank * (line.rank + 1) / 2 * {turn} END,
-        {silence}
-    ), 1) AS ask_again
-    FROM {prefix}lease AS l, line, (SELECT {now} AS now OFFSET 0) AS clock
-    WHERE l.namespace = $1 AND l.name = $2 AND l.holder <> $3 AND l.expires > clock.now AND l.turn_since <= clock.now
-        AND l.crowd IN (0, 2) AND line.rank < {depth} AND NOT line.is_odd
-), queued AS (
-    INSERT INTO {prefix}waiter
-        (namespace, name, seq, holder, mode, most, since, until, address, about, lasts, delay)
-    SELECT $1, $2, seq, $3, $4, $5, now, now + least($6, ask_again) + {lateness}, $7, $8, $9, $10 FROM held
-), crowded AS (
-    UPDATE {prefix}lease AS l SET crowd = 2 FROM held WHERE l.namespace = $1 AND l.name = $2 AND l.crowd = 0
-)
-SELECT ask_again, token, beat, lasts, about FROM held
+UPDATE {prefix}lease SET crowd = {queue}, front = front || ARRAY[
+    $3, $4::text, $5::text, ({now})::text, ({now} + least($6::bigint, {ask_again}) + {lateness})::text, $7::text,
+    $8::text, $9::text, $10::text
+], lapses = CASE WHEN crowd = 0 THEN {now} + {lateness} ELSE least(lapses, {now} + {lateness}) END
+WHERE {named} AND holder <> $3 AND expires > {now} AND turn_since <= {now} AND crowd IN (0, {queue})
+    AND cardinality(front) < {room} AND (crowd = 0 OR lapses > {now}) AND $3 <> ALL (front)
+RETURNING {ask_again_by_now}, token, beat, lasts, about, {lazily}
 """
 # Not if the next in the queue must be told that it is the first now: that is left to the lease table.
 _TAKE_TURN: Final = """
-WITH {head}, taken AS (
-    UPDATE {prefix}lease AS l SET
-        token = greatest(l.token + 1, {now}), turn_since = {now}, holder = $3, since = {now}, expires = {now} + $4,
-        lasts = $4, beat = 0, delay = $5, about = $6, crowd = CASE WHEN EXISTS (
-            SELECT 1 FROM {prefix}waiter WHERE namespace = $1 AND name = $2 AND holder <> $3
-        ) THEN 2 ELSE 0 END
-    FROM head WHERE l.namespace = $1 AND l.name = $2 AND head.holder = $3 AND l.crowd = 2 AND l.closed_until <= {now}
-        AND (l.holder IS NULL OR (l.expires <= {now} AND l.delay = 0)) AND NOT EXISTS (
-            SELECT 1 FROM (
-                SELECT until FROM {prefix}waiter
-                WHERE namespace = $1 AND name = $2 AND holder <> $3 AND until > {now} ORDER BY seq LIMIT 1
-            ) AS next WHERE until > {now} + $4 + {late}
-        )
-    RETURNING l.token, l.holder, head.seq
-), left_queue AS (
-    DELETE FROM {prefix}waiter WHERE namespace = $1 AND name = $2 AND seq = (SELECT seq FROM taken)
-)
-SELECT token, holder FROM taken
+UPDATE {prefix}lease SET
+    token = greatest(token + 1, {now}), turn_since = {now}, holder = $3, since = {now}, expires = {now} + $4,
+    lasts = $4, beat = 0, delay = $5, about = $6, front = {behind_head}, crowd = {crowd_behind_head}
+WHERE {named} AND {head_holder} = $3 AND {can_move_up} AND closed_until <= {now}
+    AND (holder IS NULL OR (expires <= {now} AND delay = 0)) AND lapses > {now}
+    AND ({second_until} > {now} + $4 + {late}) IS NOT TRUE
+RETURNING token, holder
 """
-# Who has asked only a moment ago is granted the name by the one who gives it back, and told so; who has waited for
-# longer is told to come for it. Who listens holds the lock of its channel; who gets that finds nobody there, and gives
-# it back with the end of the transaction. Only a grant waits for the disk.
+# Who has asked only a moment ago is granted the name by the one who gives it back, and told so.
+_HAND_OVER: Final = """
+UPDATE {prefix}lease SET
+    token = greatest(token + 1, {now}), turn_since = {now}, holder = {head_holder}, since = {now},
+    expires = {now} + {head_lasts}, lasts = {head_lasts}, beat = 0, delay = {head_delay}, about = {head_about},
+    told = {head_address}, front = {behind_head}, crowd = {crowd_behind_head}
+WHERE {named} AND holder = $3 AND {can_move_up} AND expires > {now} AND closed_until <= {now} AND token < {now}
+    AND {head_mode} = 'exclusive' AND {head_since} <= {now}
+    AND {now} < {head_since} + least({prompt}, {head_lasts} / 8) AND lapses > {now}
+    AND ({second_until} > {now} + {head_lasts} + {late}) IS NOT TRUE AND $3 <> ALL (front)
+    AND CASE WHEN {is_address} THEN {hears} ELSE false END
+RETURNING crowd, pg_notify(told, holder || ' ' || token)::text, {unless_durable}
+"""
+# Who has waited for longer is told to come for it. To whom nobody listens, the empty word was told; who cannot be told
+# anything, nothing.
 _RELEASE_TO_NEXT: Final = """
-WITH {head}, held AS MATERIALIZED (
-    SELECT l.token, clock.now, head.*, CASE WHEN l.closed_until <= clock.now
-            AND head.address ~ '^leasehold_[0-9a-f]{{16}}$'
-        THEN NOT pg_try_advisory_xact_lock(('x' || right(head.address, 16))::bit(64)::bigint) END AS hears
-    FROM {prefix}lease AS l CROSS JOIN (SELECT {now} AS now OFFSET 0) AS clock LEFT JOIN head ON true
-    WHERE l.namespace = $1 AND l.name = $2 AND l.holder = $3 AND l.crowd IN (0, 2) AND l.expires > clock.now
-), passed AS MATERIALIZED (
-    SELECT held.*, (hears AND mode = 'exclusive' AND token < now AND now >= since
-        AND now < since + least({prompt}, lasts / 8) AND NOT EXISTS (
-            SELECT 1 FROM (
-                SELECT until FROM {prefix}waiter
-                WHERE namespace = $1 AND name = $2 AND holder <> held.holder AND until > held.now ORDER BY seq LIMIT 1
-            ) AS next WHERE next.until > held.now + held.lasts + {late}
-        )) IS TRUE AS is_handed
-    FROM held
-), freed AS (
-    UPDATE {prefix}lease AS l SET
-        turn_since = p.now, holder = CASE WHEN is_handed THEN p.holder END,
-        token = CASE WHEN is_handed THEN p.now ELSE l.token END,
-        since = CASE WHEN is_handed THEN p.now ELSE l.since END,
-        expires = CASE WHEN is_handed THEN p.now + p.lasts ELSE l.expires END,
-        lasts = CASE WHEN is_handed THEN p.lasts ELSE l.lasts END,
-        beat = CASE WHEN is_handed THEN 0 ELSE l.beat END,
-        delay = CASE WHEN is_handed THEN p.delay ELSE l.delay END,
-        about = CASE WHEN is_handed THEN p.about ELSE l.about END,
-        crowd = CASE WHEN EXISTS (
-            SELECT 1 FROM {prefix}waiter AS w
-            WHERE w.namespace = $1 AND w.name = $2 AND w.holder <> $3 AND NOT (is_handed AND w.holder = p.holder)
-        ) THEN 2 ELSE 0 END
-    FROM passed AS p WHERE l.namespace = $1 AND l.name = $2 RETURNING l.crowd
-), left_queue AS (
-    DELETE FROM {prefix}waiter WHERE namespace = $1 AND name = $2 AND seq = (SELECT seq FROM passed WHERE is_handed)
-)
-SELECT freed.crowd,
-    CASE WHEN hears THEN
-        pg_notify(p.address, CASE WHEN is_handed THEN p.holder || ' ' || p.now ELSE p.holder END)::text IS NOT NULL
-    ELSE hears IS NULL END,
-    {unless_durable}, p.holder, p.mode, p.most, p.since, p.until, p.address, p.about, p.lasts, p.delay
-FROM freed, passed AS p
+UPDATE {prefix}lease SET holder = NULL, turn_since = {now}, told = CASE WHEN closed_until <= {now} AND {is_address} THEN
+    CASE WHEN {hears} THEN {head_address} ELSE '' END END
+WHERE {named} AND holder = $3 AND expires > {now} AND $3 <> ALL (front) AND (
+    crowd = 0 OR (crowd IN ({queue}, {queue_and_beyond}) AND front <> '{{}}' AND lapses > {now}))
+RETURNING crowd, CASE WHEN told <> '' THEN pg_notify(told, {head_holder})::text IS NOT NULL ELSE told IS NULL END,
+    {lazily}, {head}
 """
 
 
@@ -119,17 +95,17 @@ def queue_statements(prefix: str, now: str, *, durable: bool) -> dict[str, str]:
 
     Of a durable grant nobody hears before it is on the disk.
     """
-    words = {"prefix": prefix, "now": now}
-    head = _HEAD.format(**words)
-    limits = {"depth": USUAL_DEPTH, "near": NEAR, "turn": TURN, "silence": LONGEST_SILENCE, "lateness": LATENESS}
-    late = LATENESS + SLACK
-    unless_durable = f"CASE WHEN NOT is_handed THEN {_LAZILY} END" if durable else _LAZILY
+    words = {"prefix": prefix, "now": now, "lazily": _LAZILY, "late": LATENESS + SLACK, **_WORDS}
+    words |= {"queue": QUEUE, "queue_and_beyond": QUEUE | BEYOND}
+    waiting = f"cardinality(front) / {FIELDS}"
+    limits = {"silence": LONGEST_SILENCE, "turn": TURN, "near": NEAR}
+    ask_again = _ASK_AGAIN.format(rank=f"({waiting})", **limits).format(now=now)
+    by_now = _ASK_AGAIN.format(rank=f"({waiting} - 1)", **limits).format(now=now)
     return {
-        "lock": _LOCK.format(what="1", **words),
-        "lock_lazily": _LOCK.format(what=_LAZILY, **words),
-        "queue": _QUEUE.format(**limits, **words),
-        "take_turn": _TAKE_TURN.format(head=head, late=late, **words),
-        "release_to_next": _RELEASE_TO_NEXT.format(
-            head=head, late=late, prompt=PROMPT, unless_durable=unless_durable, **words
+        "queue": _QUEUE.format(
+            ask_again=ask_again, ask_again_by_now=by_now, lateness=LATENESS, room=FRONT * FIELDS, **words
         ),
+        "take_turn": _TAKE_TURN.format(**words),
+        "hand_over": _HAND_OVER.format(prompt=PROMPT, unless_durable="NULL" if durable else _LAZILY, **words),
+        "release_to_next": _RELEASE_TO_NEXT.format(**words),
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from leasehold.core.table import LATENESS, SLACK
+from leasehold.core.table import LATENESS, LONGEST_SILENCE, NEAR, SLACK, TURN
 from leasehold.sim.postgres_model import (
     ABOUT,
     BEAT,
@@ -28,7 +28,7 @@ from leasehold.sim.postgres_model import _is_free as is_free
 from leasehold.sim.postgres_model import _may_be_handed as may_be_handed
 from leasehold.sim.postgres_model import _seated as seated
 from leasehold.wires.mysql_ear import KEEP_LETTERS
-from leasehold.wires.sql_table import Request, Row
+from leasehold.wires.sql_table import USUAL_DEPTH, Request, Row
 
 NONE_CHANGED: list[Row] = [(0, 0)]
 
@@ -132,14 +132,29 @@ class MysqlDatabase(Database):
         lease[CROWD] = 2
         return [(1, 0)]
 
+    def _lock(self, transaction: Transaction, namespace: str, name: str) -> list[Row]:
+        return [(1,)] if self._lock_lease(transaction, namespace, name) else []
+
     def _lock_held(self, transaction: Transaction, namespace: str, name: str) -> list[Row]:
         rows = self._lock_lease(transaction, namespace, name)
         return [(row[TOKEN], row[BEAT], row[LASTS], row[ABOUT]) for row in rows]
 
     def _queue_up(self, transaction: Transaction, *values: Any) -> list[Row]:
-        lease = self.lock(transaction, values[:2]).lease
-        queued = self._queue(transaction, *values) if lease is not None and lease[CROWD] == 2 else []
-        return [(1, queued[0][0])] if queued else NONE_CHANGED
+        namespace, name, holder, mode, most, patience, address, about, ttl, delay = values
+        rows, now = self.lock(transaction, (namespace, name)), self.clock()
+        lease, line = rows.lease, [one for _, one in sorted(rows.waiters.items())][:USUAL_DEPTH]
+        if lease is None or lease[HOLDER] in (None, holder) or lease[EXPIRES] <= now or lease[TURN_SINCE] > now:
+            return NONE_CHANGED
+        rank, is_odd = len(line), any(one[1] == holder or one[5] <= now for one in line)
+        if lease[CROWD] != 2 or rank >= USUAL_DEPTH or is_odd:
+            return NONE_CHANGED
+        free_in = min(max(lease[EXPIRES], lease[CLOSED_UNTIL]) - now, lease[LASTS])
+        free_in += rank * TURN if rank > NEAR else 0
+        silence = min(rank * (rank + 1) // 2 * TURN, LONGEST_SILENCE) if rank else LONGEST_SILENCE
+        ask_again, seq = max(min(free_in, silence), 1), max(rows.waiters, default=0) + 1
+        until = now + min(patience, ask_again) + LATENESS
+        rows.waiters[seq] = [seq, holder, mode, most, now, until, address, about, ttl, delay]
+        return [(1, ask_again)]
 
     def _find_next(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
         assert isinstance(transaction, MysqlTransaction)
@@ -149,7 +164,8 @@ class MysqlDatabase(Database):
         if lease is None or transaction.head is None or lease[HOLDER] != holder or lease[CLOSED_UNTIL] > now:
             return [(1, 0)]
         if transaction.head[6] in self.ears:
-            transaction.ear, transaction.is_handed = transaction.head[6], may_be_handed(lease, waiting, now)
+            in_turn = [one[1:] for one in waiting]
+            transaction.ear, transaction.is_handed = transaction.head[6], may_be_handed(lease, in_turn, now)
         return [(1, 0)]
 
     def _release_to_next(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:

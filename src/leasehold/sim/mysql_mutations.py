@@ -104,8 +104,7 @@ def queued_without_a_word() -> list[Edit]:
     """Who is queued in one step does not leave a mark at the name, and whoever gives it back looks for nobody."""
     return [
         edit(mysql_model.MysqlDatabase._mark, ("lease[CROWD] = 2", "")),
-        edit(mysql_model.MysqlDatabase._queue_up, (" and lease[CROWD] == 2", "")),
-        edit(postgres_model.Database._queue, ("lease[CROWD] = 2", "")),
+        edit(mysql_model.MysqlDatabase._queue_up, ("lease[CROWD] != 2 or ", "")),
     ]
 
 

@@ -13,14 +13,18 @@ from typing import Any
 
 from leasehold.core.table import LATENESS, LONGEST_SILENCE, NEAR, PROMPT, SLACK, TURN
 from leasehold.wires.sql_listen import key_of
-from leasehold.wires.sql_table import KEEP_IDLE, SWEEP_AT_ONCE, USUAL_DEPTH, Request, Row
+from leasehold.wires.sql_table import BEYOND, FIELDS, FRONT, KEEP_IDLE, SWEEP_AT_ONCE, Request, Row
+from leasehold.wires.sqlite_rows import QUEUE
 
 Key = tuple[str, str]
 DECIDING = frozenset(
-    {"clock", "take_free", "take_known", "queue", "queue_up", "take_turn", "release_alone", "release_to_next"}
-)
+    {
+        "clock", "take_free", "take_known", "queue", "queue_up", "take_turn", "release_alone", "hand_over",
+        "release_to_next",
+    }
+)  # fmt: skip
 """Statements that read the clock for what is decided by them, or in the program after them."""
-TOKEN, TURN_SINCE, CLOSED_UNTIL, CROWD, HOLDER, SINCE, EXPIRES, LASTS, BEAT, DELAY, ABOUT = range(11)
+TOKEN, TURN_SINCE, CLOSED_UNTIL, CROWD, HOLDER, SINCE, EXPIRES, LASTS, BEAT, DELAY, ABOUT, FRONT_COLUMN = range(12)
 
 
 class Blocked(Exception):
@@ -41,7 +45,28 @@ class Rows:
     def __init__(self) -> None:
         self.lease: list[Any] | None = None
         self.seats: dict[int, list[Any]] = {}
+        self.front: list[list[Any]] = []
+        """The places that stand in the row, each as in `waiters` but without a number."""
+        self.lapses = 0
+        """Before this none of them runs out."""
+        self.has_front = False
         self.waiters: dict[int, list[Any]] = {}
+
+    @property
+    def row(self) -> Row:
+        """The row as it is read."""
+        assert self.lease is not None
+        return (*self.lease, _texts(self.front), self.lapses) if self.has_front else tuple(self.lease)
+
+    @row.setter
+    def row(self, row: Sequence[Any]) -> None:
+        self.lease, self.has_front = list(row[:FRONT_COLUMN]), len(row) > FRONT_COLUMN
+        self.front, self.lapses = (_places(row[FRONT_COLUMN]), row[-1]) if self.has_front else ([], 0)
+
+    @property
+    def queue(self) -> list[list[Any]]:
+        """All who wait, in their order, as in `waiters` but without their numbers."""
+        return self.front + [one[1:] for _, one in sorted(self.waiters.items())]
 
 
 class Transaction:
@@ -120,14 +145,8 @@ class Database:
         key = (namespace, name)
         if self.rows.get(key, Rows()).lease is None and self.locks.get(key, transaction) is transaction:
             return []
-        lease = self.lock(transaction, key).lease
-        return [] if lease is None else [tuple(lease)]
-
-    def _lock(self, transaction: Transaction, namespace: str, name: str) -> list[Row]:
-        return [(1,)] if self._lock_lease(transaction, namespace, name) else []
-
-    def _lock_lazily(self, transaction: Transaction, namespace: str, name: str) -> list[Row]:
-        return self._lock(transaction, namespace, name)
+        rows = self.lock(transaction, key)
+        return [] if rows.lease is None else [rows.row]
 
     def _clock(self, _transaction: Transaction) -> list[Row]:
         return [(self.clock(), self.base, "")]
@@ -140,18 +159,18 @@ class Database:
         self, _transaction: Transaction, namespace: str, name: str, after: int, limit: int, holder: str
     ) -> list[Row]:
         waiters = [one for _, one in sorted(self.rows.get((namespace, name), Rows()).waiters.items())]
-        head = [(0, *one[:8]) for one in waiters if one[0] > after][:limit]
-        return [*head, *((1, *one[:8]) for one in waiters if one[1] == holder)]
+        head = [(0, *one) for one in waiters if one[0] > after][:limit]
+        return [*head, *((1, *one) for one in waiters if one[1] == holder)]
 
     def _add_lease(self, transaction: Transaction, namespace: str, name: str, *row: Any) -> list[Row]:
         rows = self.lock(transaction, (namespace, name))
         if rows.lease is not None:
             raise Duplicate
-        rows.lease = list(row)
+        rows.row = row
         return []
 
     def _put_lease(self, transaction: Transaction, namespace: str, name: str, *row: Any) -> list[Row]:
-        self.lock(transaction, (namespace, name)).lease = list(row)
+        self.lock(transaction, (namespace, name)).row = row
         return []
 
     def _add_seat(self, transaction: Transaction, namespace: str, name: str, *row: Any) -> list[Row]:
@@ -169,7 +188,7 @@ class Database:
     def _add_place(self, transaction: Transaction, namespace: str, name: str, *row: Any) -> list[Row]:
         waiters = self.lock(transaction, (namespace, name)).waiters
         seq = max(waiters, default=0) + 1
-        waiters[seq] = [seq, *row, 0, 0]  # on terms that are not known: who is queued so comes for the name
+        waiters[seq] = [seq, *row]
         return []
 
     def _put_place(self, transaction: Transaction, *values: Any) -> list[Row]:
@@ -182,15 +201,15 @@ class Database:
         return []
 
     def _read_lease(self, _transaction: Transaction, namespace: str, name: str) -> list[Row]:
-        lease = self.rows.get((namespace, name), Rows()).lease
-        return [] if lease is None else [tuple(lease)]
+        rows = self.rows.get((namespace, name), Rows())
+        return [] if rows.lease is None else [rows.row]
 
     def _names(self, _transaction: Transaction, namespace: str, after: str, limit: int) -> list[Row]:
         now, found = self.clock(), []
         for (space, name), rows in sorted(self.rows.items()):
             held = rows.lease is not None and rows.lease[HOLDER] is not None and rows.lease[EXPIRES] > now
             held = held or any(seat[4] > now for seat in rows.seats.values())
-            if space == namespace and name > after and (held or any(one[5] > now for one in rows.waiters.values())):
+            if space == namespace and name > after and (held or any(one[4] > now for one in rows.queue)):
                 found.append((name,))
         return found[:limit]
 
@@ -226,7 +245,7 @@ class Database:
         lease = rows.lease
         if lease is None:
             token = max(self.base + 1, now)
-            rows.lease = [token, now, 0, 0, holder, now, now + ttl, ttl, 0, delay, about]
+            rows.row = [token, now, 0, 0, holder, now, now + ttl, ttl, 0, delay, about, "[]", 0]
             return [(token, holder)]
         if lease[CROWD] or not _is_free(lease, now):
             return []
@@ -248,51 +267,59 @@ class Database:
     def _take_turn(self, transaction: Transaction, *values: Any) -> list[Row]:
         namespace, name, holder, ttl, _, _ = values
         rows, now = self.lock(transaction, (namespace, name)), self.clock()
-        lease, waiting = rows.lease, [one for _, one in sorted(rows.waiters.items()) if one[5] > now]
-        if lease is None or not waiting or waiting[0][1] != holder or lease[CROWD] != 2 or not _is_free(lease, now):
+        lease, front = rows.lease, rows.front
+        if lease is None or not _can_move_up(rows, now) or front[0][0] != holder or not _is_free(lease, now):
             return []
-        if any(one[5] > now + ttl + LATENESS + SLACK for one in waiting[1:2]):
+        if any(one[4] > now + ttl + LATENESS + SLACK for one in front[1:2]):
             return []
-        token = _seated(lease, now, values)
-        rows.waiters = {seq: one for seq, one in rows.waiters.items() if one[1] != holder}
-        lease[CROWD] = 2 if rows.waiters else 0
-        return [(token, holder)]
+        return [(_moved_up(rows, now, values), holder)]
 
     def _queue(self, transaction: Transaction, *values: Any) -> list[Row]:
         namespace, name, holder, mode, most, patience, address, about, ttl, delay = values
         rows, now = self.lock(transaction, (namespace, name)), self.clock()
-        lease, line = rows.lease, [one for _, one in sorted(rows.waiters.items())][:USUAL_DEPTH]
+        lease, front = rows.lease, rows.front
         if lease is None or lease[HOLDER] in (None, holder) or lease[EXPIRES] <= now or lease[TURN_SINCE] > now:
             return []
-        rank, is_odd = len(line), any(one[1] == holder or one[5] <= now for one in line)
-        if lease[CROWD] not in (0, 2) or rank >= USUAL_DEPTH or is_odd:
+        if lease[CROWD] not in (0, QUEUE) or len(front) >= FRONT or _stands_in(front, holder):
             return []
+        if lease[CROWD] and rows.lapses <= now:
+            return []
+        rank = len(front)
         free_in = min(max(lease[EXPIRES], lease[CLOSED_UNTIL]) - now, lease[LASTS])
         free_in += rank * TURN if rank > NEAR else 0
         silence = min(rank * (rank + 1) // 2 * TURN, LONGEST_SILENCE) if rank else LONGEST_SILENCE
-        ask_again, seq = max(min(free_in, silence), 1), max(rows.waiters, default=0) + 1
+        ask_again = max(min(free_in, silence), 1)
         until = now + min(patience, ask_again) + LATENESS
-        rows.waiters[seq] = [seq, holder, mode, most, now, until, address, about, ttl, delay]
-        lease[CROWD] = 2
-        return [(ask_again, lease[TOKEN], lease[BEAT], lease[LASTS], lease[ABOUT])]
+        front.append([holder, mode, most, now, until, address, about, ttl, delay])
+        rows.lapses = min(rows.lapses, now + LATENESS) if lease[CROWD] else now + LATENESS
+        lease[CROWD] = QUEUE
+        return [(ask_again, lease[TOKEN], lease[BEAT], lease[LASTS], lease[ABOUT], "off")]
+
+    def _hand_over(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
+        rows, now = self.lock(transaction, (namespace, name)), self.clock()
+        lease, front = rows.lease, rows.front
+        if lease is None or not _can_move_up(rows, now) or not _gives_back(lease, front, holder, now):
+            return []
+        to, _, _, _, _, address, about, lasts, delay = front[0]
+        if lease[CLOSED_UNTIL] > now or not _may_be_handed(lease, front, now) or key_of(address) not in self.listening:
+            return []
+        _moved_up(rows, now, (namespace, name, to, lasts, delay, about))
+        self._told(transaction, address, f"{to} {lease[TOKEN]}")
+        return [(lease[CROWD], "", None)]
 
     def _release_to_next(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
         rows, now = self.lock(transaction, (namespace, name)), self.clock()
-        lease = rows.lease
-        if lease is None or lease[HOLDER] != holder or lease[CROWD] not in (0, 2) or lease[EXPIRES] <= now:
+        lease, front = rows.lease, rows.front
+        if lease is None or not _gives_back(lease, front, holder, now):
             return []
-        waiting = [one for _, one in sorted(rows.waiters.items()) if one[5] > now]
-        head = waiting[0] if waiting else None
+        waits = lease[CROWD] in (QUEUE, QUEUE | BEYOND) and front and rows.lapses > now
+        if lease[CROWD] and not waits:
+            return []
+        head: list[Any] = front[0] if front else [None] * FIELDS
         lease[HOLDER], lease[TURN_SINCE], told = None, now, True
-        if head is not None and lease[CLOSED_UNTIL] <= now and key_of(head[6]) is not None:
-            hears = key_of(head[6]) in self.listening
-            handed = hears and _may_be_handed(lease, waiting, now)
-            if handed:
-                _seated(lease, now, (namespace, name, head[1], head[8], head[9], head[7]))
-                del rows.waiters[head[0]]
-            told = self._told(transaction, head[6], f"{head[1]} {lease[TOKEN]}" if handed else head[1])
-        lease[CROWD] = 2 if any(one[1] != holder for one in rows.waiters.values()) else 0
-        return [(lease[CROWD], told, "off", *([None] * 9 if head is None else head[1:]))]
+        if front and lease[CLOSED_UNTIL] <= now and key_of(head[5]) is not None:
+            told = self._told(transaction, head[5], head[0])
+        return [(lease[CROWD], told, "off", *[None if value is None else str(value) for value in head])]
 
     def _told(self, transaction: Transaction, channel: str, payload: str) -> bool:
         """Tell whoever listens there, if anybody does, when this is committed."""
@@ -334,12 +361,50 @@ def _is_free(lease: Sequence[Any], now: int) -> bool:
     return bool(lease[CLOSED_UNTIL] <= now and over)
 
 
+def _gives_back(lease: Sequence[Any], front: Sequence[Sequence[Any]], holder: str, now: int) -> bool:
+    return bool(lease[HOLDER] == holder and lease[EXPIRES] > now and not _stands_in(front, holder))
+
+
+def _stands_in(front: Sequence[Sequence[Any]], holder: str) -> bool:
+    return any(holder in map(str, place) for place in front)
+
+
+def _can_move_up(rows: Rows, now: int) -> bool:
+    """Whether the head of the queue stands in the row, and the one behind it, if there is any."""
+    assert rows.lease is not None
+    least = {QUEUE: 1, QUEUE | BEYOND: 2}.get(rows.lease[CROWD], FRONT + 1)
+    return len(rows.front) >= least and rows.lapses > now
+
+
 def _may_be_handed(lease: Sequence[Any], waiting: Sequence[Sequence[Any]], now: int) -> bool:
     """Whether the head of the queue has only just asked, and the one behind it looks by itself in time."""
-    _, _, mode, _, since, _, _, _, lasts, _ = waiting[0]
+    _, mode, _, since, _, _, _, lasts, _ = waiting[0]
     promptly = since <= now < since + min(PROMPT, lasts // 8)
-    sleeps = any(one[5] > now + lasts + LATENESS + SLACK for one in waiting[1:2])
+    sleeps = any(one[4] > now + lasts + LATENESS + SLACK for one in waiting[1:2])
     return bool(mode == "exclusive" and lease[TOKEN] < now and promptly and not sleeps)
+
+
+def _moved_up(rows: Rows, now: int, values: tuple[Any, ...]) -> int:
+    """Give the name to the head of the queue, which leaves that; returns the token."""
+    assert rows.lease is not None
+    token = _seated(rows.lease, now, values)
+    del rows.front[0]
+    if not rows.front:
+        rows.lease[CROWD] = 0
+    return token
+
+
+def _texts(front: Sequence[Sequence[Any]]) -> str:
+    return json.dumps([str(value) for place in front for value in place])
+
+
+def _places(texts: str) -> list[list[Any]]:
+    """What stands in the row, with times as numbers."""
+    places = zip(*[iter(json.loads(texts))] * FIELDS, strict=True)
+    return [
+        [holder, mode, int(most), int(since), int(until), address, about, int(lasts), int(delay)]
+        for holder, mode, most, since, until, address, about, lasts, delay in places
+    ]
 
 
 def _seated(lease: list[Any], now: int, values: tuple[Any, ...]) -> int:

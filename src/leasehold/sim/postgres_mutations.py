@@ -63,7 +63,7 @@ def row_not_locked() -> list[Edit]:
 @_caught_by("handover", "turns", "liveness")
 def queued_without_a_word() -> list[Edit]:
     """Who is queued in one step does not leave a mark at the name, and whoever gives it back looks for nobody."""
-    return [edit(postgres_model.Database._queue, ("lease[CROWD] = 2", ""))]
+    return [edit(postgres_model.Database._queue, ("lease[CROWD] = QUEUE", ""))]
 
 
 @_caught_by("liveness")
@@ -75,14 +75,14 @@ def handed_to_whoever_waits() -> list[Edit]:
 @_caught_by("handover", "turns", "order")
 def handed_and_still_queued() -> list[Edit]:
     """Who is handed a name keeps its place in the queue."""
-    return [edit(postgres_model.Database._release_to_next, ("del rows.waiters[head[0]]", ""))]
+    return [edit(postgres_model._moved_up, ("del rows.front[0]", ""))]
 
 
 @_caught_by("tokens", "given", "exclusion", "told")
 def handed_with_the_token_of_before() -> list[Edit]:
     """Who is handed a name is told the token of the one before it."""
     of_before = "{transaction.before[namespace, name].lease[TOKEN]}"
-    return [edit(postgres_model.Database._release_to_next, ("{lease[TOKEN]}", of_before))]
+    return [edit(postgres_model.Database._hand_over, ("{lease[TOKEN]}", of_before))]
 
 
 @_caught_by("given", "exclusion", "told")

@@ -197,7 +197,7 @@ class RowsSite(Site):
         for (holder, token), (mode, _, _) in new.items():
             if (holder, token) not in old:
                 events.append(Granted(now, name, holder, token, mode))
-        was, still = [one[1] for one in before.waiters.values()], [one[1] for one in after.waiters.values()]
+        was, still = [one[0] for one in before.queue], [one[0] for one in after.queue]
         events.extend(Unqueued(now, name, gone, gone_by) for gone in was if gone not in still)
         events.extend(Queued(now, name, come) for come in still if come not in was)
 

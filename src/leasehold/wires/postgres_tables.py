@@ -10,7 +10,7 @@ from leasehold.wires.postgres_line import Line
 from leasehold.wires.postgres_target import Target
 from leasehold.wires.sql_table import Dialect, Request, Statement
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """Raised whenever the tables change: those of another version are refused, and left alone."""
 CLOCK: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 """Microseconds since 1970. Not now(), which stands still within a transaction."""
@@ -45,6 +45,9 @@ CREATE TABLE IF NOT EXISTS {prefix}lease (
     beat bigint NOT NULL,
     delay bigint NOT NULL,
     about text NOT NULL,
+    front text[] NOT NULL DEFAULT '{{}}',
+    lapses bigint NOT NULL DEFAULT 0,
+    told text,
     PRIMARY KEY (namespace, name)
 ) WITH (fillfactor = 50);
 CREATE TABLE IF NOT EXISTS {prefix}seat (
@@ -108,6 +111,7 @@ def dialect_of(schema: str, clock: str = CLOCK) -> Dialect:
         prefix=prefix_of(schema),
         after="(namespace, name) > ($1, $2)",
         write=lambda name, text: Statement(text, f"leasehold_{name}"),
+        has_front=True,
         at_clock=f", set_config('idle_in_transaction_session_timeout', '{STALL_MS}', true)",
     )
 

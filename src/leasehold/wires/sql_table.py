@@ -5,11 +5,13 @@ them. What differs from one kind of server to another is in a `Dialect`.
 
 The tables are those of the embedded engine: one row a name in `lease`, with its exclusive lease if there is one; other
 kinds of lease in `seat`; the queue in `waiter`; and in `meta` a `base` above which names that were forgotten continue.
-Whoever changes an entry has locked its row in `lease` before it reads the rest.
+Whoever changes an entry has locked its row in `lease` before it reads the rest. Where the server has lists, the first
+of the queue stand in the name's own row instead: all others, in `waiter`, come behind them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import Any, Final, NamedTuple
@@ -25,6 +27,12 @@ KEEP_IDLE: Final = 24 * 3600 * 1_000_000
 USUAL_DEPTH: Final = 32
 """How much of a queue is loaded at first: more than can make a difference, unless the name was left alone for long."""
 SWEEP_AT_ONCE: Final = 512
+FRONT: Final = USUAL_DEPTH
+"""How many of a queue may stand in the name's own row, which is written anew for each change."""
+FIELDS: Final = 9
+"""How many texts a place is there: as in `place_columns`, without the number."""
+BEYOND: Final = 4
+"""More of what `crowd` is made of: part of the queue is not in the row."""
 
 Value = str | int | None
 Row = tuple[Any, ...]
@@ -70,21 +78,32 @@ class Dialect(NamedTuple):
     """Makes a statement of its name and a text with placeholders $1, $2, …"""
     at_clock: str = ""
     """More columns of the statement that reads the clock, just after the lock: settings of the transaction."""
+    has_front: bool = False
+    """Whether the first of a queue stand in the name's row. It is written for PostgreSQL alone."""
 
 
 _WORDS: Final = {
     "lease_columns": "token, turn_since, closed_until, crowd, holder, since, expires, lasts, beat, delay, about",
     "seat_columns": "holder, token, mode, since, expires, lasts, beat, delay, about",
-    "place_columns": "seq, holder, mode, most, since, until, address, about",
+    "place_columns": "seq, holder, mode, most, since, until, address, about, lasts, delay",
     "named": "namespace = $1 AND name = $2",
     "old": f"turn_since <= {{now}} - {KEEP_IDLE}",
     "idle": f"crowd = 0 AND turn_since <= {{now}} - {KEEP_IDLE} AND closed_until <= {{now}} "
     f"AND (holder IS NULL OR (expires <= {{now}} - {KEEP_IDLE} AND expires + delay <= {{now}}))",
     "page_size": str(SWEEP_AT_ONCE),
 }
+_FRONT_WORDS: Final = {
+    "read_front": ", array_to_json(front)::text, lapses",
+    "front": ", front, lapses",
+    "front_value": ", ARRAY(SELECT jsonb_array_elements_text($14::jsonb)), $15",
+    "put_front": ", front = ARRAY(SELECT jsonb_array_elements_text($14::jsonb)), lapses = $15",
+    "or_in_front": """OR EXISTS (
+                SELECT 1 FROM generate_series(5, cardinality(l.front), {fields}) AS at
+                WHERE l.front[at]::bigint > {now})""",
+}
 _TEXTS: Final = {
-    "lock_lease": "SELECT {lease_columns} FROM {lease} WHERE {named} FOR UPDATE",
-    "read_lease": "SELECT {lease_columns} FROM {lease} WHERE {named}",
+    "lock_lease": "SELECT {lease_columns}{read_front} FROM {lease} WHERE {named} FOR UPDATE",
+    "read_lease": "SELECT {lease_columns}{read_front} FROM {lease} WHERE {named}",
     # After the row is locked: a clock that was read before may be behind what the entry says by then.
     "clock": "SELECT {now}, (SELECT base FROM {meta}){at_clock}",
     "seats": "SELECT {seat_columns} FROM {seat} WHERE {named} ORDER BY token",
@@ -93,27 +112,27 @@ _TEXTS: Final = {
         (SELECT 0, {place_columns} FROM {waiter} WHERE {named} AND seq > $3 ORDER BY seq LIMIT $4)
         UNION ALL SELECT 1, {place_columns} FROM {waiter} WHERE {named} AND holder = $5""",
     "add_lease": """
-        INSERT INTO {lease} (namespace, name, {lease_columns})
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)""",
+        INSERT INTO {lease} (namespace, name, {lease_columns}{front})
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13{front_value})""",
     "put_lease": """
         UPDATE {lease} SET token = $3, turn_since = $4, closed_until = $5, crowd = $6, holder = $7, since = $8,
-        expires = $9, lasts = $10, beat = $11, delay = $12, about = $13 WHERE {named}""",
+        expires = $9, lasts = $10, beat = $11, delay = $12, about = $13{put_front} WHERE {named}""",
     "add_seat": """
         INSERT INTO {seat} (namespace, name, {seat_columns}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)""",
     "put_seat": "UPDATE {seat} SET expires = $4, lasts = $5, beat = $6 WHERE {named} AND token = $3",
     "drop_seat": "DELETE FROM {seat} WHERE {named} AND token = $3",
     "add_place": """
         INSERT INTO {waiter} (namespace, name, {place_columns})
-        SELECT $1, $2, coalesce(max(seq), 0) + 1, $3, $4, $5, $6, $7, $8, $9 FROM {waiter} WHERE {named}""",
+        SELECT $1, $2, coalesce(max(seq), 0) + 1, $3, $4, $5, $6, $7, $8, $9, $10, $11 FROM {waiter} WHERE {named}""",
     "put_place": "UPDATE {waiter} SET until = $4, address = $5 WHERE {named} AND seq = $3",
     "drop_place": "DELETE FROM {waiter} WHERE {named} AND seq = $3",
     "names": """
         SELECT name FROM {lease} l WHERE namespace = $1 AND name > $2 AND (
             (holder IS NOT NULL AND expires > {now})
-            OR (crowd IN (1, 3) AND EXISTS (
-                SELECT 1 FROM {seat} s WHERE s.namespace = $1 AND s.name = l.name AND s.expires > {now}))
-            OR (crowd IN (2, 3) AND EXISTS (
-                SELECT 1 FROM {waiter} w WHERE w.namespace = $1 AND w.name = l.name AND w.until > {now}))
+            OR (crowd <> 0 AND (EXISTS (
+                SELECT 1 FROM {seat} s WHERE s.namespace = $1 AND s.name = l.name AND s.expires > {now})
+            OR EXISTS (
+                SELECT 1 FROM {waiter} w WHERE w.namespace = $1 AND w.name = l.name AND w.until > {now}){or_in_front}))
         ) ORDER BY name LIMIT $3""",
     "page": """
         SELECT namespace, name, token, {idle}, crowd <> 0 AND {old} FROM {lease}
@@ -130,8 +149,12 @@ class LeaseTable:
         tables = {name: dialect.prefix + name for name in ("lease", "seat", "waiter", "meta")}
         words = {**tables, "now": dialect.now, "after": dialect.after, "at_clock": dialect.at_clock}
         words |= {name: word.format(**words) for name, word in _WORDS.items()}
+        words |= {
+            name: word.format(fields=FIELDS, **words) if dialect.has_front else ""
+            for name, word in _FRONT_WORDS.items()
+        }
         self._statements = {name: dialect.write(name, text.format(**words)) for name, text in _TEXTS.items()}
-        self.namespace = namespace
+        self.namespace, self.has_front = namespace, dialect.has_front
 
     def within(self, namespace: str) -> LeaseTable:
         """The same for another namespace."""
@@ -198,11 +221,13 @@ class Record:
         # Without a base the tables are just being made, after others were lost: no token was given by these.
         self.entry = Entry(token=clock[1] or 0) if row is None else self._loaded(row, seats)
         self._token = self.entry.token
+        if row is not None and of.has_front:
+            self._add_front(json.loads(row[-2]))
         self.add_places(places, depth)
 
     @staticmethod
     def _loaded(row: Row, seats: list[Row]) -> Entry:
-        token, turn_since, closed_until, _, holder, since, expires, lasts, beat, delay, about = row
+        token, turn_since, closed_until, _, holder, since, expires, lasts, beat, delay, about, *_ = row
         entry = Entry(token, turn_since, closed_until)
         if holder is not None:
             entry.seats.append(Seat(holder, token, "exclusive", since, expires, lasts, beat, delay, about))
@@ -218,7 +243,10 @@ class Record:
     def crowd(self) -> int:
         """What this name is beyond a single row. A bit that is set may be out of date; one that is not set is true."""
         seats = SEATS if any(seat.mode != "exclusive" for seat in self.entry.seats) else 0
-        return seats | (QUEUE if self.entry.queue or not self._complete else 0)
+        if not self.entry.queue and self._complete:
+            return seats
+        beyond = not self._complete or len(self.entry.queue) > len(self._front())
+        return seats | QUEUE | (BEYOND if self._table.has_front and beyond else 0)
 
     def lacks(self, depth: int) -> int | None:
         """After which number more of the queue has to be loaded, so that the first `depth` who wait are known."""
@@ -232,32 +260,65 @@ class Record:
         stretch = sum(not is_own for is_own, *_ in places)
         self._complete = stretch < limit
         for is_own, *place in sorted(places, key=lambda row: (row[1], row[0])):
-            seq, holder, mode, most, since, until, address, about = place
             if not is_own:
-                self._last_seq = max(self._last_seq, seq)
-            if holder in self._places or seq in self._lapsed:
-                continue
-            if until <= self.now:
-                self._lapsed.append(seq)
-            else:
-                self._places[holder] = tuple(place)
-                self.entry.queue.append(Place(holder, mode, most, since, until, address, about))
-        self.entry.queue.sort(key=lambda one: self._places[one.holder][0])
+                self._last_seq = max(self._last_seq, place[0])
+            self._add_place(tuple(place))
+        self.entry.queue.sort(key=self._number)
+
+    def _add_front(self, texts: list[str]) -> None:
+        """Take in those who stand in the row. They have no numbers; these are below all that there are."""
+        places = list(zip(*[iter(texts)] * FIELDS, strict=True))
+        for seq, (holder, mode, most, since, until, address, about, lasts, delay) in enumerate(places, -len(places)):
+            times = int(since), int(until)
+            self._add_place((seq, holder, mode, int(most), *times, address, about, int(lasts), int(delay)))
+
+    def _add_place(self, place: Row) -> None:
+        seq, holder, mode, most, since, until, address, about, lasts, delay = place
+        if holder in self._places or seq in self._lapsed:
+            return
+        if until <= self.now:
+            self._lapsed.append(seq)
+        else:
+            self._places[holder] = place
+            self.entry.queue.append(Place(holder, mode, most, since, until, address, about, lasts, delay))
+
+    def _number(self, place: Place) -> int:
+        """Where a place stands; one that is new stands behind all others."""
+        old = self._places.get(place.holder)
+        return ALL if old is None else int(old[0])
+
+    def _front(self) -> list[Place]:
+        """Who shall stand in the row: who does so already; or, where nobody stands beyond it, also who is new.
+
+        If nobody is left there, then those who come next, as far as they are known.
+        """
+        if not self._table.has_front:
+            return []
+        ends = ALL if self._complete else self._last_seq
+        known = [place for place in self.entry.queue if self._number(place) <= ends]
+        stay = [place for place in known if self._number(place) < 0]
+        beyond = not self._complete or any(0 <= self._number(place) < ALL for place in known)
+        return stay if stay and beyond else known[:FRONT]
 
     def changes(self) -> list[Request]:
         """What to write, after the lease table has worked on the entry."""
         entry, request = self.entry, self._table.request
-        changes = [*self._changed_places(), *self._changed_seats()]
+        front = self._front()
+        changes = [*self._changed_places(front), *self._changed_seats()]
         lease = next((_columns(seat) for seat in entry.seats if seat.mode == "exclusive"), _NO_LEASE)
         row = (entry.token, entry.turn_since, entry.closed_until, self.crowd, *lease)
+        if self._table.has_front:
+            row += (_texts(front), min((place.until for place in front), default=0))
         if self.known and row != self._row:
             changes.append(request("put_lease", *self._key, *row))
         elif not self.known and entry.token != self._token:
             changes.append(request("add_lease", *self._key, *row))
         return changes
 
-    def _changed_places(self) -> list[Request]:
-        request, waiting = self._table.request, {place.holder: place for place in self.entry.queue}
+    def _changed_places(self, front: list[Place]) -> list[Request]:
+        """What is to be written beside the row."""
+        request, in_row = self._table.request, {place.holder for place in front}
+        waiting = {place.holder: place for place in self.entry.queue if place.holder not in in_row}
         changes, gone = [], list(self._lapsed)
         for holder, old in self._places.items():
             place = waiting.pop(holder, None)
@@ -265,10 +326,9 @@ class Record:
                 gone.append(old[0])
             elif (place.until, place.address) != old[5:7]:
                 changes.append(request("put_place", *self._key, old[0], place.until, place.address))
-        changes += [request("drop_place", *self._key, seq) for seq in gone]
+        changes += [request("drop_place", *self._key, seq) for seq in gone if seq >= 0]
         for new in waiting.values():
-            values = (new.holder, new.mode, new.limit, new.since, new.until, new.address, new.about)
-            changes.append(request("add_place", *self._key, *values))
+            changes.append(request("add_place", *self._key, *_place_columns(new)))
         return changes
 
     def _changed_seats(self) -> list[Request]:
@@ -300,6 +360,17 @@ class Record:
 
 _NO_LEASE: Final = (None, 0, 0, 0, 0, 0, "")
 WHOLE_QUEUE: Final = ALL
+
+
+def _texts(front: list[Place]) -> str:
+    """Places as they stand in the row, written the way the server writes it."""
+    texts = [str(value) for place in front for value in _place_columns(place)]
+    return json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
+
+
+def _place_columns(place: Place) -> tuple[Value, ...]:
+    times = place.since, place.until
+    return place.holder, place.mode, place.limit, *times, place.address, place.about, place.lasts, place.delay
 
 
 def _columns(seat: Seat) -> tuple[Value, ...]:
