@@ -18,6 +18,7 @@ ENGINES = [engine for engine in KINDS if engine != TABLE.engine]
 BUGS = [(engine, bug) for engine in ENGINES for bug in mutations_of(engine)]
 RARE = {
     ("mysql", "handed-to-whoever-waits"),
+    ("postgresql", "handed-to-whoever-waits"),
     ("consul", "late-follower-not-reckoned-with"),
     ("postgresql+session", "old-answer-taken-for-a-new-one"),
 }

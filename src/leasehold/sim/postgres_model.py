@@ -87,6 +87,8 @@ class Database:
         self.clock, self.base = clock, 0
         self.rows: dict[Key, Rows] = {}
         self.locks: dict[Key, Transaction] = {}
+        self.front = FRONT
+        """How many places there is room for in a name's row."""
         self.listening: set[int] = set()
         """Keys of the advisory locks of those who listen."""
         self.committed: Callable[[Key, Rows, Rows, int], object] = lambda _key, _before, _after, _decided: None
@@ -280,7 +282,7 @@ class Database:
         lease, front = rows.lease, rows.front
         if lease is None or lease[HOLDER] in (None, holder) or lease[EXPIRES] <= now or lease[TURN_SINCE] > now:
             return []
-        if lease[CROWD] not in (0, QUEUE) or len(front) >= FRONT or _stands_in(front, holder):
+        if lease[CROWD] not in (0, QUEUE) or len(front) >= self.front or _stands_in(front, holder):
             return []
         if lease[CROWD] and rows.lapses <= now:
             return []
@@ -372,8 +374,8 @@ def _stands_in(front: Sequence[Sequence[Any]], holder: str) -> bool:
 def _can_move_up(rows: Rows, now: int) -> bool:
     """Whether the head of the queue stands in the row, and the one behind it, if there is any."""
     assert rows.lease is not None
-    least = {QUEUE: 1, QUEUE | BEYOND: 2}.get(rows.lease[CROWD], FRONT + 1)
-    return len(rows.front) >= least and rows.lapses > now
+    needed = {QUEUE: 1, QUEUE | BEYOND: 2}.get(rows.lease[CROWD])
+    return needed is not None and len(rows.front) >= needed and rows.lapses > now
 
 
 def _may_be_handed(lease: Sequence[Any], waiting: Sequence[Sequence[Any]], now: int) -> bool:

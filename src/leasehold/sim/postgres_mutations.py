@@ -69,13 +69,19 @@ def queued_without_a_word() -> list[Edit]:
 @_caught_by("liveness")
 def handed_to_whoever_waits() -> list[Edit]:
     """A name is handed to the head of the queue for a whole TTL, however long ago anything was heard of it."""
-    return [edit(postgres_model._may_be_handed, ("and promptly and", "and lasts and"))]
+    return [
+        edit(postgres_model._may_be_handed, ("and promptly and", "and lasts and")),
+        edit(postgres_model._can_move_up, (" and rows.lapses > now", "")),
+    ]
 
 
 @_caught_by("handover", "turns", "order")
 def handed_and_still_queued() -> list[Edit]:
     """Who is handed a name keeps its place in the queue."""
-    return [edit(postgres_model._moved_up, ("del rows.front[0]", ""))]
+    return [
+        edit(postgres_model._moved_up, ("del rows.front[0]", "")),
+        edit(postgres_model._gives_back, (" and not _stands_in(front, holder)", "")),
+    ]
 
 
 @_caught_by("tokens", "given", "exclusion", "told")
@@ -89,3 +95,21 @@ def handed_with_the_token_of_before() -> list[Edit]:
 def wake_up_taken_for_a_grant() -> list[Edit]:
     """Who is told to come for the name believes that it has it, with the token of before."""
     return [edit(sql_listen.Listener._read, ("_granted(token)", "_granted(token or '1')"))]
+
+
+@_caught_by("order")
+def pushed_in_before_others() -> list[Edit]:
+    """Who finds room in the name's row is queued there, though others stand beyond it."""
+    return [edit(postgres_model.Database._queue, ("not in (0, QUEUE)", "not in (0, QUEUE, QUEUE | BEYOND)"))]
+
+
+@_caught_by("handover", "turns", "liveness")
+def those_beyond_the_row_forgotten() -> list[Edit]:
+    """Who takes the last place out of a name's row says that nobody waits, though others stand beyond it."""
+    return [edit(postgres_model._can_move_up, ("QUEUE | BEYOND: 2", "QUEUE | BEYOND: 1"))]
+
+
+@_caught_by("order", "handover", "turns")
+def moved_up_and_still_queued() -> list[Edit]:
+    """Who is moved into the name's row keeps its place beyond it as well."""
+    return [edit(sql_table.Record._changed_places, ("if place is None:", "if place is None and holder not in in_row:"))]

@@ -8,7 +8,7 @@ from leasehold.errors import EngineError
 from leasehold.wires.postgres_errors import NO_PRIVILEGE, NO_TABLE, SqlError, error_from, nonsense
 from leasehold.wires.postgres_line import Line
 from leasehold.wires.postgres_target import Target
-from leasehold.wires.sql_table import Dialect, Request, Statement
+from leasehold.wires.sql_table import FRONT, Dialect, Request, Statement
 
 SCHEMA_VERSION: Final = 3
 """Raised whenever the tables change: those of another version are refused, and left alone."""
@@ -111,7 +111,7 @@ def dialect_of(schema: str, clock: str = CLOCK) -> Dialect:
         prefix=prefix_of(schema),
         after="(namespace, name) > ($1, $2)",
         write=lambda name, text: Statement(text, f"leasehold_{name}"),
-        has_front=True,
+        front=FRONT,
         at_clock=f", set_config('idle_in_transaction_session_timeout', '{STALL_MS}', true)",
     )
 

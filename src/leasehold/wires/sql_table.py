@@ -78,8 +78,8 @@ class Dialect(NamedTuple):
     """Makes a statement of its name and a text with placeholders $1, $2, …"""
     at_clock: str = ""
     """More columns of the statement that reads the clock, just after the lock: settings of the transaction."""
-    has_front: bool = False
-    """Whether the first of a queue stand in the name's row. It is written for PostgreSQL alone."""
+    front: int = 0
+    """How many of a queue may stand in the name's row. It is written for PostgreSQL alone."""
 
 
 _WORDS: Final = {
@@ -150,11 +150,10 @@ class LeaseTable:
         words = {**tables, "now": dialect.now, "after": dialect.after, "at_clock": dialect.at_clock}
         words |= {name: word.format(**words) for name, word in _WORDS.items()}
         words |= {
-            name: word.format(fields=FIELDS, **words) if dialect.has_front else ""
-            for name, word in _FRONT_WORDS.items()
+            name: word.format(fields=FIELDS, **words) if dialect.front else "" for name, word in _FRONT_WORDS.items()
         }
         self._statements = {name: dialect.write(name, text.format(**words)) for name, text in _TEXTS.items()}
-        self.namespace, self.has_front = namespace, dialect.has_front
+        self.namespace, self.front = namespace, dialect.front
 
     def within(self, namespace: str) -> LeaseTable:
         """The same for another namespace."""
@@ -221,7 +220,7 @@ class Record:
         # Without a base the tables are just being made, after others were lost: no token was given by these.
         self.entry = Entry(token=clock[1] or 0) if row is None else self._loaded(row, seats)
         self._token = self.entry.token
-        if row is not None and of.has_front:
+        if row is not None and of.front:
             self._add_front(json.loads(row[-2]))
         self.add_places(places, depth)
 
@@ -246,7 +245,7 @@ class Record:
         if not self.entry.queue and self._complete:
             return seats
         beyond = not self._complete or len(self.entry.queue) > len(self._front())
-        return seats | QUEUE | (BEYOND if self._table.has_front and beyond else 0)
+        return seats | QUEUE | (BEYOND if self._table.front and beyond else 0)
 
     def lacks(self, depth: int) -> int | None:
         """After which number more of the queue has to be loaded, so that the first `depth` who wait are known."""
@@ -292,13 +291,13 @@ class Record:
 
         If nobody is left there, then those who come next, as far as they are known.
         """
-        if not self._table.has_front:
+        if not self._table.front:
             return []
         ends = ALL if self._complete else self._last_seq
         known = [place for place in self.entry.queue if self._number(place) <= ends]
         stay = [place for place in known if self._number(place) < 0]
         beyond = not self._complete or any(0 <= self._number(place) < ALL for place in known)
-        return stay if stay and beyond else known[:FRONT]
+        return stay if stay and beyond else known[: self._table.front]
 
     def changes(self) -> list[Request]:
         """What to write, after the lease table has worked on the entry."""
@@ -307,7 +306,7 @@ class Record:
         changes = [*self._changed_places(front), *self._changed_seats()]
         lease = next((_columns(seat) for seat in entry.seats if seat.mode == "exclusive"), _NO_LEASE)
         row = (entry.token, entry.turn_since, entry.closed_until, self.crowd, *lease)
-        if self._table.has_front:
+        if self._table.front:
             row += (_texts(front), min((place.until for place in front), default=0))
         if self.known and row != self._row:
             changes.append(request("put_lease", *self._key, *row))
