@@ -76,10 +76,10 @@ class EngineAndModel(RuleBasedStateMachine):
             attempt.granted = True
         else:
             assert isinstance(answer, Busy)
-            if not known:
-                assert incumbent is not None
-                assert answer.incumbent is not None
-                assert answer.incumbent.about == incumbent.want.about
+            assert incumbent is not None
+            # Who has the time may find out with its next question.
+            assert answer.incumbent is not None or (patience is not None and not known)
+            assert answer.incumbent is None or answer.incumbent.about == incumbent.want.about
         if not known and (free or patience is not None):
             queue.line.append(attempt)
             attempt.token = self.clients[attempt.client].place(attempt.want).token

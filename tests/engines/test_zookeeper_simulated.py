@@ -186,6 +186,24 @@ class ZooKeeperAndModel(RuleBasedStateMachine):
         ]
         self.ask(connection, messages.multi(parts))
 
+    @rule(connection=CONNECTIONS, name=NAMES, flags=FLAGS)
+    def come(self, connection: int, name: str, flags: int) -> None:
+        """All or nothing, and one transaction: count the nodes of the folder, create another."""
+        if not self.real[connection].is_open:
+            return
+        parts = [messages.set_data(self.base, b""), messages.create(f"{self.base}/{name}", b"", OPEN, flags)]
+        request = messages.multi(parts)
+        real, modelled = self.real[connection].ask(request), self.modelled[connection].ask(request)
+        assert messages.refused_part(real) == messages.refused_part(modelled)
+        if messages.error_of(request, real) != messages.OK:
+            return
+        (path, folder), (other, other_folder) = (messages.created_in_multi(one.body) for one in (real, modelled))
+        assert path == other
+        self.same(folder, other_folder)
+        look = messages.exists(path)
+        assert messages.stat_in(self.real[connection].ask(look).body).created == folder.changed
+        self.ask(connection, look)
+
     @rule(connection=CONNECTIONS)
     def close(self, connection: int) -> None:
         """The session is over, and what hung on it is gone."""

@@ -123,11 +123,17 @@ class ZooKeeperEngine:
 
     async def _enter(self, place: Place, patience: float | None, until: float) -> Grant | Busy | None:
         """Create a node on the session of the TTL: who is alone then, holds the name."""
-        want = place.want
-        more = [messages.get_children(self._nodes.folder(want.name))]
+        want, listing = place.want, [messages.get_children(self._nodes.folder(place.want.name))]
         data = value_of(want, time.time(), patience, with_mode=False)
-        (listed,) = await self._nodes.create(place, place.lease, data, more, until)
-        return await self._judged(place, place.lease, listed, patience, until)
+        if want.mode == "exclusive" and self._places.expect_nobody(want.name):
+            if not await self._nodes.create_counting(place, place.lease, data, until):
+                return self._granted(place)
+            (listed,) = await self._wire.ask(place.lease, listing, until)
+        else:
+            (listed,) = await self._nodes.create(place, place.lease, data, listing, until)
+        answer = await self._judged(place, place.lease, listed, patience, until)
+        self._places.note_crowd(want.name, crowded=not isinstance(answer, Grant), waited=patience is not None)
+        return answer
 
     async def _judged(
         self, place: Place, session: Session, listed: Reply, patience: float | None, until: float
@@ -142,8 +148,7 @@ class ZooKeeperEngine:
         if place.blockade is None:
             if place.waits:
                 return await self._move_up(place, until)
-            place.granted = True
-            return Grant(place.token)
+            return self._granted(place)
         place.version = self._nodes.version_in(listed)
         if place.waits:
             return await self._waits(place, session, queue[0], patience, until)
@@ -215,7 +220,7 @@ class ZooKeeperEngine:
     async def _waits(self, place: Place, session: Session, oldest: Node, patience: float | None, until: float) -> Busy:
         """It is in the queue. Say who holds the name; one of those of this client has to find that out."""
         company = place.company
-        if company is not None and None in (company.oldest, company.incumbent):
+        if company is not None and (company.oldest != oldest or company.incumbent is None):
             if company.incumbent is None and patience is not None and patience >= LONG_PATIENCE:
                 company.oldest = oldest  # who that is can be found out before anybody gives up
             else:
@@ -234,6 +239,9 @@ class ZooKeeperEngine:
         data = value_of(place.want, time.time(), None, with_mode=False)
         if not await self._nodes.move(place, place.lease, data, until):
             return None
+        return self._granted(place)
+
+    def _granted(self, place: Place) -> Grant:
         place.granted, place.blockade = True, None
         return Grant(place.token)
 
@@ -417,8 +425,9 @@ class ZooKeeperEngine:
                 return token
             await self._nodes.make_folder(folder, until)
             parts = [messages.set_data(folder, b""), *(messages.delete(f"{folder}/{one}") for one in names)]
-            (reply,) = await self._nodes.ask([messages.multi(parts)], until)
-            error = self._nodes.error_of_multi(reply)
+            request = messages.multi(parts)
+            (reply,) = await self._nodes.ask([request], until)
+            error = self._nodes.error_of(request, reply)
             if error == OK:
                 token = self._nodes.changed_in_multi(reply)
             elif error != NO_NODE:  # somebody left meanwhile; then all of it again

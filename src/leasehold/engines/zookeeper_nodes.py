@@ -89,40 +89,67 @@ class Nodes:
     ) -> list[Reply]:
         """Give a place a new node at the end of the queue, then do more; an old node is deleted first.
 
-        Returns the replies to what was done more. The folders above are made when they turn out to be missing.
+        Returns the replies to what was done more.
+        """
+        old = [] if place.node is None else [messages.delete(f"{self.folder(place.want.name)}/{place.node.name}")]
+        requests = [*old, self._new_node(place, data), *more]
+        replies = await self._create(place, session, requests, len(old), until)
+        try:
+            path, stat = messages.created_in(replies[len(old)].body)
+        except Malformed as error:
+            raise self.nonsense(error) from None
+        if stat.owner != session.id:
+            raise self.nonsense("it hung a node on another session than the one that asked")
+        self._created(place, session, path, stat.created)
+        return replies[len(old) + 1 :]
+
+    async def create_counting(self, place: Place, session: Session, data: bytes, until: float) -> int:
+        """Give a place its first node at the end of the queue; returns how many there are before it, whatever they are.
+
+        It is one transaction, so of two who come at once the second counts the first. What the folder keeps is set
+        only because nothing else in a transaction tells how many nodes it has.
+        """
+        request = messages.multi([messages.set_data(self.folder(place.want.name), b""), self._new_node(place, data)])
+        (reply,) = await self._create(place, session, [request], 0, until)
+        try:
+            path, folder = messages.created_in_multi(reply.body)
+        except Malformed as error:
+            raise self.nonsense(error) from None
+        self._created(place, session, path, folder.changed)
+        return folder.children
+
+    def _new_node(self, place: Place, data: bytes) -> Request:
+        path = f"{self.folder(place.want.name)}/{layout.beginning(place.want.mode, place.id)}"
+        return messages.create(path, data, self.permissions, messages.EPHEMERAL | messages.SEQUENTIAL)
+
+    async def _create(
+        self, place: Place, session: Session, requests: Sequence[Request], creation: int, until: float
+    ) -> list[Reply]:
+        """Send requests, of which one creates a node. The folders above are made when they turn out to be missing.
+
+        The place is in doubt until the new node was noted: an interruption in between would lose the node.
         """
         folder = self.folder(place.want.name)
-        path = f"{folder}/{layout.beginning(place.want.mode, place.id)}"
-        flags = messages.EPHEMERAL | messages.SEQUENTIAL
-        old = [] if place.node is None else [messages.delete(f"{folder}/{place.node.name}")]
-        requests = [*old, messages.create(path, data, self.permissions, flags), *more]
-        replies: list[Reply] = []
         for missing in range(3):
             folders = self._all_folders(folder)[-1 if missing == 1 else 0 :] if missing else []
             replies = await self.change(place, session, [*folders, *requests], until)
-            reply = replies[len(folders) + len(old)]
-            if reply.error == OK:
-                self._created(place, session, reply)
-                place.doubt = None  # not a moment earlier: an interruption in between would lose the node
-                break
+            error = self.error_of(requests[creation], replies[len(folders) + creation])
+            if error == OK:
+                return replies[len(folders) :]
             place.lose_node()
             place.doubt = None
-            denied = [one for one in replies[: len(folders)] if one.error == NO_AUTH]
-            if denied or reply.error != NO_NODE:
-                raise self.refused(denied[0] if denied else reply, "creating a node")
-        else:
-            raise self.nonsense("it lacks the folders that it was asked to create")
-        return replies[len(replies) - len(more) :]
+            if denied := [one for one in replies[: len(folders)] if one.error == NO_AUTH]:
+                raise self.refused(denied[0], "creating a node")
+            if error != NO_NODE:
+                raise refusal(error, str(self._address), "creating a node")
+        raise self.nonsense("it lacks the folders that it was asked to create")
 
-    def _created(self, place: Place, session: Session, reply: Reply) -> None:
-        try:
-            path, stat = messages.created_in(reply.body)
-        except Malformed as error:
-            raise self.nonsense(error) from None
+    def _created(self, place: Place, session: Session, path: str, token: int) -> None:
         node = layout.node_in(path.rpartition("/")[2])
-        if node is None or (node.id, node.mode) != (place.id, place.want.mode) or stat.owner != session.id:
+        if node is None or (node.id, node.mode) != (place.id, place.want.mode):
             raise self.nonsense("it created another node than it was asked for")
-        place.has_node(node, stat.created, session)
+        place.has_node(node, token, session)
+        place.doubt = None  # not a moment earlier
 
     def _all_folders(self, folder: str) -> list[Request]:
         parts = self._address.chroot.split("/")[1:]
@@ -161,8 +188,9 @@ class Nodes:
             messages.delete(f"{folder}/{place.node.name}"),
             messages.create(f"{folder}/{new.name}", data, self.permissions, messages.EPHEMERAL),
         ]
-        (reply,) = await self.change(place, session, [messages.multi(parts)], until)
-        error = self.error_of_multi(reply)
+        request = messages.multi(parts)
+        (reply,) = await self.change(place, session, [request], until)
+        error = self.error_of(request, reply)
         if error == OK:
             place.has_node(new, token, session)
         elif error == NO_NODE:
@@ -190,10 +218,10 @@ class Nodes:
                 return moved
         raise AssertionError("the second of two tries returns or raises")
 
-    def error_of_multi(self, reply: Reply) -> int:
-        """Why a transaction was not carried out, if it was not."""
+    def error_of(self, request: Request, reply: Reply) -> int:
+        """Why a request was not carried out, if it was not."""
         try:
-            return messages.error_of_multi(reply)
+            return messages.error_of(request, reply)
         except Malformed as error:
             raise self.nonsense(error) from None
 

@@ -22,7 +22,7 @@ WAITING: Final = 2.0
 LEFT: Final = 1 / 4
 """No lease begins on a session that was not heard of until so much of its timeout is left: it may end meanwhile."""
 MOST_CROWDED: Final = 1024
-"""How many names are remembered that were waited for. One more or less costs a round trip, no more."""
+"""How many names are remembered that others had. One more or less costs a round trip, no more."""
 
 
 def timeout_for(ttl: float, tick: float) -> float:
@@ -107,8 +107,8 @@ class Places:
         self._places: dict[str, Place] = {}
         self._companies: dict[str, Company] = {}
         """By name."""
-        self._crowded: dict[str, None] = {}
-        """Names that were waited for lately; the latest is the last."""
+        self._crowded: dict[str, bool] = {}
+        """Names that others had when somebody came for them lately, and whether it waited; the latest is the last."""
 
     def known(self, holder: str) -> Place | None:
         """What is known of an attempt."""
@@ -173,14 +173,18 @@ class Places:
     def expect_crowd(self, place: Place, now: float) -> bool:
         """Whether the last one of this client who queued for the name had to wait, a moment ago."""
         waiting = self._waiting
-        return place.want.name in self._crowded and waiting is not None and not waiting.seems_over(now)
+        return self._crowded.get(place.want.name, False) and waiting is not None and not waiting.seems_over(now)
 
-    def note_crowd(self, name: str, *, crowded: bool) -> None:
-        """Somebody has queued for the name, and had to wait or not: the next one expects the same."""
+    def expect_nobody(self, name: str) -> bool:
+        """Whether nobody else had the name when the last one of this client came for it, as far as is remembered."""
+        return name not in self._crowded
+
+    def note_crowd(self, name: str, *, crowded: bool, waited: bool = True) -> None:
+        """Somebody has come for the name, and others had it or not: the next one expects the same."""
         with self._lock:
-            self._crowded.pop(name, None)
+            waited |= self._crowded.pop(name, False)
             if crowded:
-                self._crowded[name] = None
+                self._crowded[name] = waited
                 if len(self._crowded) > MOST_CROWDED:
                     del self._crowded[next(iter(self._crowded))]
 

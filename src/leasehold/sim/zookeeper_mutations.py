@@ -97,12 +97,44 @@ def readers_wake_each_other() -> list[Edit]:
 def listed_before_it_came() -> list[Edit]:
     """Who comes lists the queue first and creates its node then: of two who do so at once, neither sees the other."""
     create = "await self._nodes.create(place, place.lease, data, "
-    listed_first = f"(listed,) = await self._wire.ask(place.lease, more, until); {create}[], until)"
+    listed_first = f"(listed,) = await self._wire.ask(place.lease, listing, until); {create}[], until)"
     added = "queue += [place.node] if place.node and place.node not in queue else []"
     return [
-        edit(zookeeper.ZooKeeperEngine._enter, (f"(listed,) = {create}more, until)", listed_first)),
+        edit(zookeeper.ZooKeeperEngine._enter, (f"(listed,) = {create}listing, until)", listed_first)),
         edit(zookeeper.ZooKeeperEngine._judged, ("if place.node not in", f"{added}\n    if place.node not in")),
     ]
+
+
+@_caught_by("exclusion", "told", "given")
+def counted_before_it_came() -> list[Edit]:
+    """Who comes has the nodes counted, and creates its own then: of two who do so at once, neither sees the other."""
+    creation = "(reply,) = await self._create(place, session, [request], 0, until)"
+    look = "await self._wire.ask(session, [messages.exists(self.folder(place.want.name))], until)"
+    return [
+        edit(
+            zookeeper_nodes.Nodes.create_counting,
+            (creation, f"(before,) = {look}; {creation}"),
+            ("return folder.children", "return self.stat_in(before).children if before.error == OK else 0"),
+        )
+    ]
+
+
+@_caught_by("exclusion", "told", "given")
+def one_of_them_is_its_own() -> list[Edit]:
+    """The nodes are counted before the own one is there; if one is counted, it is taken for the own one."""
+    return [
+        edit(
+            zookeeper.ZooKeeperEngine._enter,
+            ("not await self._nodes.create_counting(place, place.lease, data, until)",
+             "await self._nodes.create_counting(place, place.lease, data, until) <= 1"),
+        )
+    ]  # fmt: skip
+
+
+@_caught_by("given", "liveness", "told")
+def token_of_the_folder() -> list[Edit]:
+    """The token is the transaction that created the folder, not the one that counted its nodes and created another."""
+    return [edit(zookeeper_nodes.Nodes.create_counting, ("folder.changed", "folder.created"))]
 
 
 @_caught_by("exclusion", "told", "given")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 # What is asked for
-_CREATE2, _DELETE, _EXISTS, _GET_DATA, _SET_DATA, _SYNC = 15, 2, 3, 4, 5, 9
+_CREATE, _CREATE2, _DELETE, _EXISTS, _GET_DATA, _SET_DATA, _SYNC = 1, 15, 2, 3, 4, 5, 9
 _PING, _GET_CHILDREN2, _CHECK, _MULTI, _CREATE_CONTAINER, _AUTH, _CLOSE = 11, 12, 13, 14, 19, 100, -11
 _SASL = 102
 
@@ -307,11 +307,29 @@ def changed_in_multi(body: bytes) -> Stat:
 
     Nodes that a `multi` creates are answered without theirs, even where that was asked for.
     """
+    return _set_in_multi(_Reader(body))
+
+
+def created_in_multi(body: bytes) -> tuple[str, Stat]:
+    """The path of the node that the second part of a `multi` created, and the `Stat` that the first part left."""
     reader = _Reader(body)
+    stat = _set_in_multi(reader)
+    kind, _, _ = reader.unpack(_PART)
+    if kind not in (_CREATE, _CREATE2):
+        raise Malformed("it does not go on with what was created")
+    return reader.text(), stat
+
+
+def _set_in_multi(reader: _Reader) -> Stat:
     kind, _, _ = reader.unpack(_PART)
     if kind != _SET_DATA:
         raise Malformed("it does not begin with what was set")
     return reader.stat()
+
+
+def error_of(request: Request, reply: Reply) -> int:
+    """Why a request was not carried out; `OK` if it was."""
+    return error_of_multi(reply) if request.kind == _MULTI else reply.error
 
 
 def error_of_multi(reply: Reply) -> int:
