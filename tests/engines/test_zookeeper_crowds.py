@@ -26,6 +26,9 @@ FEW = 20
 HOLD = 0.05
 PATIENCE = 300.0
 LISTING = messages.get_children("").kind
+CREATION = messages.create("", b"", b"", 0).kind
+DELETION = messages.delete("").kind
+TRANSACTION = messages.multi([]).kind
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +191,50 @@ def changes(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+def test_a_free_name_is_taken_by_one_request(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+    driven.take(first := want(fresh_name()))  # which connects, and makes the folder
+    driven.release(first.name, first.holder)
+    listed, changed = listings(driven, monkeypatch), changes(driven, monkeypatch)
+    assert isinstance(driven.take(second := want(first.name), patience=PATIENCE), Grant)
+    assert (changed, listed) == ([TRANSACTION], [])
+    driven.release(second.name, second.holder)
+
+
+def test_who_was_refused_does_not_count_on_being_alone_before_it_is(
+    driven: Driven, other: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To have the nodes counted costs the next waiter a round trip, if it is done while one waits."""
+    other.take(holder := want(fresh_name()))
+    seen = changes(driven, monkeypatch)
+    for first_step in (TRANSACTION, CREATION, CREATION):
+        assert isinstance(driven.take(want(holder.name)), Busy)
+        assert seen == [first_step, DELETION]
+        seen.clear()
+    other.release(holder.name, holder.holder)
+    for first_step in (CREATION, TRANSACTION):
+        assert isinstance(driven.take(one := want(holder.name)), Grant)
+        driven.release(one.name, one.holder)
+        assert seen == [first_step, DELETION]
+        seen.clear()
+
+
+def test_whoever_comes_meanwhile_does_not_keep_a_waiter_from_its_turn(
+    server: ZooKeeperServer, driven: Driven, other: Driven
+) -> None:
+    """Who has the nodes counted changes what the next waiter has to find unchanged."""
+    other.take(holder := want(fresh_name()))
+    [waiter] = queued(driven, holder.name, 1)
+    third = Driven(family_at(server.url))
+    assert isinstance(third.take(want(holder.name)), Busy)
+    other.release(holder.name, holder.holder)
+    assert driven.wait(waiter, 30.0) < 20.0
+    assert driven.place(waiter).is_next
+    assert isinstance(driven.take(waiter, patience=PATIENCE), Grant)
+    assert isinstance(third.take(want(holder.name)), Busy)
+    driven.release(waiter.name, waiter.holder)
+    third.close()
+
+
 def waited_for(driven: Driven, other: Driven) -> Want:
     """One of another client who holds a name that this client has waited for."""
     name = fresh_name()
@@ -207,7 +254,7 @@ def test_who_had_to_wait_joins_the_queue_at_once_the_next_time(
     holder = waited_for(driven, other)
     seen = changes(driven, monkeypatch)
     [waiter] = queued(driven, holder.name, 1)
-    assert seen == [messages.create("", b"", b"", 0).kind]
+    assert seen == [CREATION]
     driven.wait(waiter, 0.2)
     answer = driven.take(waiter, patience=0.0)
     assert isinstance(answer, Busy)
