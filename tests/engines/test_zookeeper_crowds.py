@@ -195,7 +195,8 @@ def test_a_free_name_is_taken_by_one_request(driven: Driven, monkeypatch: pytest
     driven.take(first := want(fresh_name()))  # which connects, and makes the folder
     driven.release(first.name, first.holder)
     listed, changed = listings(driven, monkeypatch), changes(driven, monkeypatch)
-    assert isinstance(driven.take(second := want(first.name), patience=PATIENCE), Grant)
+    second = want(first.name)
+    assert isinstance(driven.take(second, patience=PATIENCE), Grant)
     assert (changed, listed) == ([TRANSACTION], [])
     driven.release(second.name, second.holder)
 
@@ -212,7 +213,8 @@ def test_who_was_refused_does_not_count_on_being_alone_before_it_is(
         seen.clear()
     other.release(holder.name, holder.holder)
     for first_step in (CREATION, TRANSACTION):
-        assert isinstance(driven.take(one := want(holder.name)), Grant)
+        one = want(holder.name)
+        assert isinstance(driven.take(one), Grant)
         driven.release(one.name, one.holder)
         assert seen == [first_step, DELETION]
         seen.clear()
