@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from tests.bench.test_running import TINY
@@ -9,7 +11,10 @@ from tests.support.zookeeper_server import running_zookeeper
 
 from leasehold import EngineUnavailable
 from leasehold.bench import contended, run, uncontended
+from leasehold.bench.effort import Run, Steps
+from leasehold.bench.places import private_places
 from leasehold.testing.ports import free_port
+from leasehold.wires.zookeeper_address import address_from_url
 
 pytestmark = pytest.mark.nightly
 
@@ -30,6 +35,19 @@ def test_leasehold_is_measured_beside_the_floor() -> None:
     assert {"Leasehold", "Leasehold (asyncio)", "kazoo Lock"} <= {row.who for row in takes.rows}
     assert crowd.rows[0].figures[contended.CHANGES].value > 0
     assert results.versions["ZooKeeper"].startswith("3.")
+
+
+def test_of_a_cluster_one_member_is_asked_that_does_not_lead() -> None:
+    with private_places(["zookeeper*3"]) as ([place], missing):
+        assert not missing
+        [endpoint] = address_from_url(place.on).endpoints
+        with socket.create_connection((endpoint.host, endpoint.port), timeout=5.0) as connection:
+            connection.sendall(b"srvr")
+            told = b"".join(iter(lambda: connection.recv(4096), b""))
+        assert b"Mode: follower" in told
+        [table] = uncontended.measure(Run([place], TINY, Steps())).tables
+    assert table.title.endswith("on zookeeper*3")
+    assert table.rows[0].who.startswith("floor")
 
 
 def test_an_engine_that_is_away_is_told_as_such() -> None:

@@ -41,6 +41,7 @@ examples:
   leasehold bench --only uncontended,imports
   leasehold bench --on redis://10.0.0.5       your own engine; only a fresh namespace is touched, and cleared
   leasehold bench --engines all               a private server of every engine that is on this machine
+  leasehold bench --engines 'zookeeper*3'     a private cluster of three; all ask the same member, which does not lead
   leasehold bench --json results.json         also for programs; with --add, to what the file holds already
   leasehold bench --against results.json      says what got worse than in those, and exits with 3 if anything did
   leasehold bench --render results.json       those results as Markdown, or with --plots FOLDER as pictures
@@ -115,12 +116,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _engines(text: str) -> list[str]:
-    from leasehold.bench.places import ENGINES
+    from leasehold.bench.places import CLUSTERS, ENGINES
 
-    chosen = list(ENGINES) if text == "all" else text.split(",")
-    unknown = [name for name in chosen if name not in ENGINES]
+    chosen, known = list(ENGINES) if text == "all" else text.split(","), (*ENGINES, *CLUSTERS)
+    unknown = [name for name in chosen if name not in known]
     if unknown:
-        raise argparse.ArgumentTypeError(f"there is no engine {unknown[0]!r}; there are {', '.join(ENGINES)}")
+        raise argparse.ArgumentTypeError(f"there is no engine {unknown[0]!r}; there are {', '.join(known)}")
     return chosen
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 import secrets
 import shutil
 import socket
@@ -14,9 +15,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from leasehold.bench.resp import BareSocket
 from leasehold.chaos import servers
+from leasehold.chaos.site import Server
 
 SERVERS = ("redis-server", "valkey-server")
 HOW_TO_GET = (
@@ -38,6 +41,8 @@ ENGINES = (
     "zookeeper",
 )
 """Those of which private ones can be had; `mysql` is measured on MariaDB, and MySQL by its URL."""
+CLUSTERS = ("etcd*3", "consul*3", "zookeeper*3")
+"""Private ones of three members, for those who ask for them: each change is agreed on by two of them."""
 USUAL = ("sqlite", "redis")
 QUORUM = 5
 """How many servers a private Redlock has."""
@@ -74,7 +79,7 @@ class Place:
     @property
     def kind(self) -> str:
         """What kind of server it is, whatever Leasehold does there: it decides about the floor and the peers."""
-        return "sentinel" if "sentinel" in self.on.partition(":")[0] else self.engine.partition("+")[0]
+        return "sentinel" if "sentinel" in self.on.partition(":")[0] else re.split(r"[+*]", self.engine)[0]
 
     @property
     def is_server_of_ours(self) -> bool:
@@ -189,8 +194,19 @@ def _private_url(engine: str, folder: Path, stack: contextlib.ExitStack) -> str:
     memory = MEMORY if MEMORY.is_dir() else None
     own = stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-bench-", dir=memory))
     server, _, session = engine.partition("+")
-    url, _ = stack.enter_context(servers.started({"mysql": "mariadb"}.get(server, server), Path(own)))
+    server, _, number = server.partition("*")
+    program = {"mysql": "mariadb"}.get(server, server)
+    url, started = stack.enter_context(servers.started(program, Path(own), members=int(number or 1)))
+    if number:
+        return _one_that_follows(url, started)
     return f"{server}+session{url[url.index(':') :]}" if session else url
+
+
+def _one_that_follows(url: str, members: Sequence[Server]) -> str:
+    """All contestants ask the same member, or the one that asks the leader would win; most members do not lead."""
+    parts = urlsplit(url)
+    hosts = zip(parts.netloc.split(","), members, strict=True)
+    return parts._replace(netloc=next(host for host, member in hosts if not member.leads())).geturl()
 
 
 @contextlib.contextmanager
