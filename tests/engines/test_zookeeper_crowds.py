@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,7 @@ from leasehold import AsyncLeasehold, Leasehold
 from leasehold.core.engine import Busy, Grant, Want
 from leasehold.engines.zookeeper_places import Place, Places
 from leasehold.engines.zookeeper_queue import Node, behind
+from leasehold.testing.interrupting import CtrlC
 from leasehold.wires import zookeeper_messages as messages
 from leasehold.wires.zookeeper_line import Line
 from leasehold.wires.zookeeper_session import Session
@@ -332,6 +335,27 @@ def test_what_a_client_knows_of_a_name_ends_with_those_who_want_it() -> None:
     assert places._companies
     places.forget(second.want.holder)
     assert not places._companies
+
+
+def test_no_interruption_lets_a_client_expect_company_for_good() -> None:
+    """Ctrl-C before each bytecode of coming and of leaving; whoever is left is forgotten later, by the clean-up."""
+    for at in itertools.count():
+        places, ctrl_c = Places(1.0), CtrlC(at)
+
+        def come_and_go(places: Places = places) -> None:
+            place = placed(places, 1)
+            places.got(place)
+            places.comes(place)
+            places.forget(place.want.holder)
+
+        with contextlib.suppress(KeyboardInterrupt):
+            ctrl_c.run(come_and_go)
+        for holder in list(places._places):
+            places.forget(holder)
+        assert not any(company.members for company in places._companies.values()), ctrl_c.where
+        if not ctrl_c.struck:
+            break
+    assert at > 100
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,8 @@ class ZooKeeperEngine:
         else:
             (listed,) = await self._nodes.create(place, place.lease, data, listing, until)
         answer = await self._judged(place, place.lease, listed, patience, until)
-        self._places.note_crowd(want.name, crowded=not isinstance(answer, Grant), waited=patience is not None)
+        if isinstance(answer, Grant):
+            self._places.note_crowd(want.name, crowded=False)
         return answer
 
     async def _judged(
@@ -159,6 +160,7 @@ class ZooKeeperEngine:
     async def _withdraw(self, place: Place, oldest: Node, until: float) -> Busy:
         """Leave nothing behind, and say who holds the name."""
         assert place.node is not None
+        self._places.note_crowd(place.want.name, crowded=True, waited=False)
         folder = self._nodes.folder(place.want.name)
         requests = [messages.delete(f"{folder}/{place.node.name}"), messages.get_data(f"{folder}/{oldest.name}")]
         deleted, reply = await self._wire.ask(place.lease, requests, until)

@@ -91,9 +91,10 @@ class Nodes:
 
         Returns the replies to what was done more.
         """
-        old = [] if place.node is None else [messages.delete(f"{self.folder(place.want.name)}/{place.node.name}")]
-        requests = [*old, self._new_node(place, data), *more]
-        replies = await self._create(place, session, requests, len(old), until)
+        folder = self.folder(place.want.name)
+        old = [] if place.node is None else [messages.delete(f"{folder}/{place.node.name}")]
+        requests = [*old, self._new_node(place, folder, data), *more]
+        replies = await self._create(place, folder, session, requests, until, creation=len(old))
         try:
             path, stat = messages.created_in(replies[len(old)].body)
         except Malformed as error:
@@ -109,27 +110,34 @@ class Nodes:
         It is one transaction, so of two who come at once the second counts the first. What the folder keeps is set
         only because nothing else in a transaction tells how many nodes it has.
         """
-        request = messages.multi([messages.set_data(self.folder(place.want.name), b""), self._new_node(place, data)])
-        (reply,) = await self._create(place, session, [request], 0, until)
+        folder = self.folder(place.want.name)
+        request = messages.multi([messages.set_data(folder, b""), self._new_node(place, folder, data)])
+        (reply,) = await self._create(place, folder, session, [request], until)
         try:
-            path, folder = messages.created_in_multi(reply.body)
+            path, before = messages.created_in_multi(reply.body)
         except Malformed as error:
             raise self.nonsense(error) from None
-        self._created(place, session, path, folder.changed)
-        return folder.children
+        self._created(place, session, path, before.changed)
+        return before.children
 
-    def _new_node(self, place: Place, data: bytes) -> Request:
-        path = f"{self.folder(place.want.name)}/{layout.beginning(place.want.mode, place.id)}"
+    def _new_node(self, place: Place, folder: str, data: bytes) -> Request:
+        path = f"{folder}/{layout.beginning(place.want.mode, place.id)}"
         return messages.create(path, data, self.permissions, messages.EPHEMERAL | messages.SEQUENTIAL)
 
     async def _create(
-        self, place: Place, session: Session, requests: Sequence[Request], creation: int, until: float
+        self,
+        place: Place,
+        folder: str,
+        session: Session,
+        requests: Sequence[Request],
+        until: float,
+        *,
+        creation: int = 0,
     ) -> list[Reply]:
         """Send requests, of which one creates a node. The folders above are made when they turn out to be missing.
 
         The place is in doubt until the new node was noted: an interruption in between would lose the node.
         """
-        folder = self.folder(place.want.name)
         for missing in range(3):
             folders = self._all_folders(folder)[-1 if missing == 1 else 0 :] if missing else []
             replies = await self.change(place, session, [*folders, *requests], until)

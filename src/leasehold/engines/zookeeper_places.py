@@ -41,10 +41,11 @@ def _is_spent(session: Session, now: float) -> bool:
 class Company:
     """Those of one client who want the same name and have patience, until each has it or gives up."""
 
-    __slots__ = ("count", "incumbent", "latest", "oldest")
+    __slots__ = ("incumbent", "latest", "members", "oldest")
 
     def __init__(self) -> None:
-        self.count = 0
+        self.members: set[Place] = set()
+        """Not their number: an interruption could have one counted for good, or never, and all would expect company."""
         self.latest: Place | None = None
         """Who of those who want the name for themselves alone stands last in the queue, as far as is known."""
         self.oldest: Node | None = None
@@ -153,8 +154,8 @@ class Places:
         self._retired = [one for one in (*self._retired, session) if one is not None and not one.dead]
         for holder, place in list(self._places.items()):
             if place.given_up and all(one is None or one.dead for one in (place.session, place.doubt)):
-                del self._places[holder]
                 self._part(place)
+                del self._places[holder]
 
     def of_owner(self, owner: int, place: Place) -> Session | None:
         """The session with this id, if it is one that the place's node could hang on."""
@@ -164,9 +165,10 @@ class Places:
     def forget(self, holder: str) -> None:
         """The attempt is over and its node is gone."""
         with self._lock:
-            place = self._places.pop(holder, None)
+            place = self._places.get(holder)
             if place is not None:
                 self._part(place)
+                self._places.pop(holder, None)  # last: one who was interrupted before that comes again
 
     # Company
 
@@ -194,8 +196,8 @@ class Places:
             company = place.company
             if company is None:
                 company = place.company = self._companies.setdefault(place.want.name, Company())
-                company.count += 1
-            return company.count > 1
+            company.members.add(place)
+            return len(company.members) > 1
 
     def joined(self, place: Place) -> Node | None:
         """A node was created at the end of the queue; returns that of another of this client, which was there before.
@@ -217,13 +219,14 @@ class Places:
                 self._part(place)
 
     def _part(self, place: Place) -> None:
-        company, place.company = place.company, None
+        company, name = place.company, place.want.name
         if company is not None:
-            company.count -= 1
+            company.members.discard(place)
             if company.latest is place:
                 company.latest = None
-            if not company.count:
-                del self._companies[place.want.name]
+            if not company.members and self._companies.get(name) is company:
+                del self._companies[name]
+            place.company = None  # last: one who was interrupted before that comes again
 
     def given_up(self, session: Session) -> list[Place]:
         """What should have been given back by now, and may still be there."""

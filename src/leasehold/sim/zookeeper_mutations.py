@@ -108,13 +108,13 @@ def listed_before_it_came() -> list[Edit]:
 @_caught_by("exclusion", "told", "given")
 def counted_before_it_came() -> list[Edit]:
     """Who comes has the nodes counted, and creates its own then: of two who do so at once, neither sees the other."""
-    creation = "(reply,) = await self._create(place, session, [request], 0, until)"
-    look = "await self._wire.ask(session, [messages.exists(self.folder(place.want.name))], until)"
+    creation = "(reply,) = await self._create(place, folder, session, [request], until)"
+    look = "await self._wire.ask(session, [messages.exists(folder)], until)"
     return [
         edit(
             zookeeper_nodes.Nodes.create_counting,
-            (creation, f"(before,) = {look}; {creation}"),
-            ("return folder.children", "return self.stat_in(before).children if before.error == OK else 0"),
+            (creation, f"(seen,) = {look}; {creation}"),
+            ("return before.children", "return self.stat_in(seen).children if seen.error == OK else 0"),
         )
     ]
 
@@ -134,7 +134,7 @@ def one_of_them_is_its_own() -> list[Edit]:
 @_caught_by("given", "liveness", "told")
 def token_of_the_folder() -> list[Edit]:
     """The token is the transaction that created the folder, not the one that counted its nodes and created another."""
-    return [edit(zookeeper_nodes.Nodes.create_counting, ("folder.changed", "folder.created"))]
+    return [edit(zookeeper_nodes.Nodes.create_counting, ("before.changed", "before.created"))]
 
 
 @_caught_by("exclusion", "told", "given")

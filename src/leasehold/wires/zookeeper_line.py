@@ -51,6 +51,8 @@ THREADS: Final = _Threads()
 class PipeBell:
     """Rings for a thread that waits for a socket: a pipe can be waited for at the same time."""
 
+    hearing = _ringing = -1  # an interruption may leave it half made
+
     def __init__(self) -> None:
         self.hearing, self._ringing = os.pipe()
         os.set_blocking(self.hearing, False)
