@@ -22,10 +22,10 @@ _REFUSALS: Final[dict[int, tuple[type[EngineError], str]]] = {
     -7: (OutcomeUnknown, "gave up on a request that took too long there"),
     -102: (
         EngineError,
-        "denies permission; log in as a user who may read, create and delete there: zookeeper://user:password@host",
+        "denies permission; log in as a user who may read, write, create and delete there: zookeeper://user:password@host",
     ),
     -115: (EngineError, "does not accept the log-in"),
-    -124: (EngineError, "does not accept the log-in by SASL"),
+    -124: (EngineError, "does not accept the log-in by SASL, without which it lets nobody in"),
     SESSION_EXPIRED: (SessionOver, "has ended the session"),
     SESSION_MOVED: (EngineUnavailable, "was asked over a connection that another one had replaced"),
     -119: (EngineUnavailable, "takes no writes: it is cut off from the majority of the ensemble"),
