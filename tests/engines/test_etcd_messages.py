@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.wires import etcd_messages as messages
-from leasehold.wires.etcd_messages import Key, Malformed, Message, News
+from leasehold.wires.etcd_messages import Deletion, Key, Malformed, Message, News
 
 # As a server of version 3.4.23 sent them: the answer to a transaction that wrote a key and looked at it, and what a
 # watch said when that key was deleted.
@@ -25,7 +25,9 @@ def test_reads_what_a_server_said() -> None:
     assert outcome == (40395, True, [[Key(b"k/a01", 40395, 77001, b"v", 40395)]])
     assert outcome.find(b"k/a01") == Key(b"k/a01", 40395, 77001, b"v", 40395)
     assert outcome.find(b"k/a") is None
-    assert messages.news_of(WATCH_ANSWER) == News(5, 40396, created=False, cancelled=False, deleted=[b"k/a01"])
+    assert messages.news_of(WATCH_ANSWER) == News(
+        5, 40396, created=False, cancelled=False, deleted=[Deletion(b"k/a01", 40396)]
+    )
 
 
 def test_numbers_of_64_bits_keep_their_sign() -> None:

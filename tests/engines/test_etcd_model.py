@@ -35,17 +35,17 @@ class Heard:
 
     def __init__(self) -> None:
         self.begun = threading.Event()
-        self.deletions: list[bytes] = []
+        self.deletions: list[tuple[bytes, int]] = []
 
     def began(self, revision: int) -> None:
         assert revision > 0
         self.begun.set()
 
-    def deleted(self, key: bytes) -> None:
-        self.deletions.append(key)
+    def deleted(self, key: bytes, revision: int) -> None:
+        self.deletions.append((key, revision))
 
     def broke(self) -> None:
-        self.deletions.append(b"the watch broke")
+        self.deletions.append((b"the watch broke", 0))
 
 
 def shape(answer: bytes) -> list[Any]:
@@ -86,7 +86,7 @@ class EtcdAndModel(RuleBasedStateMachine):
         self.everything = (self.base, self.base[:-1] + b"0")
         now = self.lines.current().calls[messages.RANGE](messages.look(self.base), timeout=10)
         self.model = Etcd(revision=Message(Message(now).blob(1)).number(3))
-        self.told: list[bytes] = []
+        self.told: list[tuple[bytes, int]] = []
         self.watched = Watched(self.model, lambda answer: self.told.extend(messages.news_of(answer).deleted))
         self.model.deleted = self.watched.deleted
         self.hub, self.heard = WatchHub(self.lines), Heard()

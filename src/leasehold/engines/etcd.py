@@ -39,11 +39,14 @@ from leasehold.wires.etcd_messages import looking
 if TYPE_CHECKING:
     from leasehold.lease import LeaseView
     from leasehold.wires.etcd import Bell, Wire
+    from leasehold.wires.etcd_watch import Watch
 
 T = TypeVar("T")
 
 SHORT_WAIT: Final = 0.1
 """Who waits longer than this also watches its own key, and looks whether a watch began too late."""
+FIRST_DOUBT: Final = 0.005
+"""After so long, and then after twice as long each time, who listens to a new watch looks whether it was held up."""
 PAGE: Final = 1000
 """So many keys are listed by one request."""
 MOST_ASKED: Final = 32
@@ -94,14 +97,26 @@ class EtcdEngine:
         keys = self._keys(want.name)
         span = (min(news.left), b"") if len(news.left) == 1 else keys.in_the_way_of(want.mode)
         with contextlib.ExitStack() as watching:
-            watching.enter_context(self._family.hub.watch(*span, news))
-            if not await self._listen(want, place, news, min(until, self.world.now() + SHORT_WAIT), until):
+            watch = watching.enter_context(self._family.hub.watch(*span, news, keep=True))
+            if not await self._listen_in_doubt(want, place, news, watch, until):
                 news.patient = False
                 watching.enter_context(self._family.vigil.keep((place.session, place.home), news))
                 watching.enter_context(self._family.hub.watch(place.key, b"", news))
                 await self._listen(want, place, news, until, until)
         if news.broken:
             await self._pause(until)
+
+    async def _listen_in_doubt(self, want: Want, place: Place, news: _News, watch: Watch, latest: float) -> bool:
+        """The same as `_listen` for a short wait; now and then look oneself, while a watch may tell too late."""
+        until = min(latest, self.world.now() + SHORT_WAIT)
+        pause = SHORT_WAIT if watch.end else FIRST_DOUBT  # to look at a whole queue is more work than it is worth
+        while (look_at := self.world.now() + pause) < until and not watch.tells_at_once(place.revision):
+            if await self._listen(want, place, news, look_at, latest):
+                return True
+            if not news.knows_better and await self._has_changed(want, place, min(look_at + LOOK_WITHIN, latest)):
+                return True
+            pause *= 2
+        return await self._listen(want, place, news, until, latest)
 
     async def _listen(self, want: Want, place: Place, news: _News, until: float, latest: float) -> bool:
         """Whether there is a reason to ask again before `until`. A look may last longer, but not beyond `latest`."""
@@ -270,6 +285,7 @@ class _News:
 
     def __init__(self, place: Place, blockade: layout.Blockade, bell: Bell) -> None:
         self._own, self._seen_at, self._may_stay = place.key, place.revision, blockade.may_stay
+        self._behind = place.behind
         self.left, self.bell = set(blockade.keys), bell
         self.patient = place.incumbent is not None and place.incumbent.key not in self.left
         """Whether it waits for another waiter: that one will hardly be gone before the watch has begun."""
@@ -282,8 +298,15 @@ class _News:
         if revision > self._seen_at and not self.patient:
             self.bell.ring()
 
-    def deleted(self, key: bytes) -> None:
-        """A key is gone."""
+    @property
+    def knows_better(self) -> bool:
+        """Whether it waits for a waiter of this client, which is known to wait still."""
+        return self._behind is not None and self._behind.waits
+
+    def deleted(self, key: bytes, revision: int) -> None:
+        """A key is gone. One that went before the latest answer was there again when that was given."""
+        if revision <= self._seen_at:
+            return
         self.left.discard(key)
         if key == self._own or len(self.left) <= self._may_stay:
             self.reason = True

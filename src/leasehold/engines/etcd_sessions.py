@@ -77,6 +77,7 @@ class Place:
     __slots__ = (
         "_origin",
         "_slot",
+        "behind",
         "blockade",
         "home",
         "incumbent",
@@ -116,6 +117,8 @@ class Place:
         """Whether such a request may still be carried out, although the key is held."""
         self.blockade: Blockade | None = None
         """What it waits for; None when it holds the name, or when nothing is known yet."""
+        self.behind: Place | None = None
+        """The waiter of this client that it waits for, if it is one."""
         self.incumbent: Key | None = None
         """Who held the name when it joined the queue."""
         self.revision = 0
@@ -149,6 +152,7 @@ class Place:
     def give_up(self) -> None:
         """It is over, and the slot is free if it is certain that nothing more will happen to it."""
         self.session.places -= 1
+        self.token = self.behind = None  # or each would keep all before it
         if self.uncertain:
             self.owe()
             return

@@ -79,6 +79,7 @@ class Attempt:
         place = self.place
         before = [one for one in reversed(latest) if place.token is not None and one.created < place.token]
         place.blockade, place.revision = layout.blockade(self.want.mode, self.want.limit, before), revision
+        place.behind = None
         return None if place.blockade is None else Busy(SILENCE, _incumbent(place.incumbent))
 
 
@@ -208,6 +209,7 @@ class Taking:
         if not _stands_behind(place, ahead.key, outcome):
             return await self._look(attempt)
         place.blockade, place.revision = layout.Blockade(frozenset((ahead.key,)), 0), outcome.revision
+        place.behind = ahead
         self._sessions.joined(place)
         return Busy(SILENCE, _incumbent(place.incumbent))
 
@@ -254,7 +256,10 @@ class Taking:
         [ahead] = place.blockade.keys
         both = [looking(messages.look(place.key)), looking(messages.look(ahead))]
         outcome = await self._requests.txn([], both, [], until)
-        return _stands_behind(place, ahead, outcome)
+        stands = _stands_behind(place, ahead, outcome)
+        if stands:
+            place.revision = outcome.revision
+        return stands
 
     async def _look(self, attempt: Attempt) -> Busy | None:
         outcome = await self._requests.txn([], attempt.latest(), [], attempt.until)

@@ -29,7 +29,7 @@ from leasehold.wires import etcd_messages as messages
 from leasehold.wires.etcd import Bell, Call, Wire
 from leasehold.wires.etcd_address import address_from_url
 from leasehold.wires.etcd_lines import Line, Lines, Metadata
-from leasehold.wires.etcd_watch import Listener, WatchHub, _Stream
+from leasehold.wires.etcd_watch import Listener, Watch, WatchHub, _Stream
 
 ADDRESS: Final = address_from_url("etcd://one:2379,two:2379,three:2379")
 LATE: Final = object()
@@ -206,10 +206,7 @@ class SimStream(_Stream):
     """A stream of watches over a simulated connection."""
 
     def __init__(self, line: Line, hub: SimHub, site: EtcdSite) -> None:
-        import queue
-
-        self.line, self.requests = line, queue.SimpleQueue()
-        self.listeners, self.stopped = {}, []
+        self._keep_nothing_yet(line)
         self.answers = cast(Any, SimpleNamespace(cancel=lambda: site.scheduler.call_at(site.scheduler.now, self._end)))
         self._hub, self._site, self._over = hub, site, False
         self._link: Link = cast(Any, line).link
@@ -235,6 +232,7 @@ class SimStream(_Stream):
     def _heard(self, answer: bytes) -> None:
         if not self._over:
             self._hub._hear(self, answer)
+            self.flush()
 
     def woken(self, holder: str | None, handed: Grant | None) -> None:  # noqa: ARG002 -- etcd hands nothing over
         """The connection broke."""
@@ -256,12 +254,12 @@ class SimHub(WatchHub):
         self._site = site
 
     @contextlib.contextmanager
-    def watch(self, key: bytes, end: bytes, listener: Listener) -> Iterator[None]:
+    def watch(self, key: bytes, end: bytes, listener: Listener, *, keep: bool = False) -> Iterator[Watch]:
         """Have deletions told while in the block."""
-        with super().watch(key, end, listener):
+        with super().watch(key, end, listener, keep=keep) as watch:
             if self._stream is not None:
                 cast(SimStream, self._stream).flush()
-            yield
+            yield watch
 
     def _open(self) -> _Stream:
         return SimStream(self._lines.current(), self, self._site)

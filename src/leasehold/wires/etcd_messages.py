@@ -358,6 +358,14 @@ def alarms_of(data: bytes) -> list[int]:
     return [Message(one).number(2) for one in Message(data).blobs(2)]
 
 
+class Deletion(NamedTuple):
+    """A key that is gone."""
+
+    key: bytes
+    revision: int
+    """At which it went."""
+
+
 class News(NamedTuple):
     """What a watch says."""
 
@@ -366,11 +374,12 @@ class News(NamedTuple):
     created: bool
     """It has begun, at this revision or before."""
     cancelled: bool
-    deleted: list[bytes]
+    deleted: list[Deletion]
 
 
 def news_of(data: bytes) -> News:
     """Read what a watch says."""
     message = Message(data)
-    deleted = [Message(event.blob(2)).blob(1) for event in map(Message, message.blobs(11)) if event.number(1) == 1]
+    gone = [Message(event.blob(2)) for event in map(Message, message.blobs(11)) if event.number(1) == 1]
+    deleted = [Deletion(key.blob(1), key.number(3)) for key in gone]
     return News(message.number(2), _revision(message), message.number(3) == 1, message.number(4) == 1, deleted)

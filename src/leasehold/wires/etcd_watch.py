@@ -2,6 +2,9 @@
 
 A watch is asked for from now on, never from a revision in the past: etcd serves those of the past only ten times a
 second. So whoever listens is told when its watch has begun, and looks then whether it came too late.
+
+Those who take turns at a name wait for the same keys again and again. So a watch on one key is kept for the next one
+who waits for it: it then costs no request, and has not begun too late.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import grpc
 
@@ -21,6 +24,9 @@ from leasehold.wires.etcd_lines import GATE, Line, Lines
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+KEPT: Final = 8
+"""How many watches a client keeps that nobody listens to."""
+
 
 class Listener(Protocol):
     """Who is told. It is called in another thread."""
@@ -29,8 +35,8 @@ class Listener(Protocol):
         """The watch has begun; what was deleted after this revision will be told."""
         ...
 
-    def deleted(self, key: bytes) -> None:
-        """A key was deleted."""
+    def deleted(self, key: bytes, revision: int) -> None:
+        """A key was deleted, at this revision. It may be told twice, or long after it was."""
         ...
 
     def broke(self) -> None:
@@ -44,24 +50,110 @@ class _Answers(Protocol):
     def cancel(self) -> bool: ...
 
 
+class Watch:
+    """One watch, and what it has told so far."""
+
+    __slots__ = ("begun", "end", "heard", "in_vain", "key", "listener", "number")
+
+    def __init__(self, number: int, key: bytes, end: bytes, listener: Listener) -> None:
+        self.number, self.key, self.end = number, key, end
+        self.listener: Listener | None = listener
+        self.begun: int | None = None
+        """The revision at which it had begun, once that is known."""
+        self.heard = 0
+        """The revision of the latest deletion that it told."""
+        self.in_vain = False
+        """Whether it told one while nobody listened."""
+
+    def tells_at_once(self, revision: int) -> bool:
+        """Whether it is sure to tell at once, as far as is known at this revision.
+
+        A watch that begins while etcd writes counts as one of the past, and is held up until etcd gets round to those.
+        That ends when it has told something; and it was not so if nothing was written since it began.
+        """
+        return self.heard > 0 or self.begun == revision
+
+
 class _Stream:
-    """One call of etcd's method Watch."""
+    """One call of etcd's method Watch. What it keeps is for those who have the lock of the hub."""
 
     def __init__(self, line: Line, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
-        self.line = line
-        self.requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self.listeners: dict[int, Listener] = {}
-        self.stopped: list[int] = []
-        """Watches that nobody listens to any more, to be ended when there is something else to say."""
+        self._keep_nothing_yet(line)
         requests: Iterable[bytes] = iter(self.requests.get, None)
         with GATE:
             self.answers: _Answers = line.watch(iter(requests), metadata=metadata)
+
+    def _keep_nothing_yet(self, line: Line) -> None:
+        self.line = line
+        self.requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.watches: dict[int, Watch] = {}
+        """Those that somebody listens to, and those that are kept."""
+        self.kept: dict[bytes, Watch] = {}
+        """Those that nobody listens to at the moment, by their key; the one that was used last is the last."""
+        self.stopped: list[int] = []
+        """Those that nobody listens to any more, to be ended when there is something else to say."""
+
+    def begin(self, watch: Watch) -> None:
+        """Have something watched: by a watch that was kept, if there is one."""
+        self.settle()
+        kept = None if watch.end else self.kept.pop(watch.key, None)
+        if kept is None:
+            self.watches[watch.number] = watch
+            self.requests.put(messages.watch(watch.number, watch.key, watch.end))
+        else:
+            watch.number, watch.begun, watch.heard = kept.number, kept.begun, kept.heard
+            self.watches[watch.number] = watch
+
+    def leave(self, watch: Watch, *, keep: bool) -> None:
+        """Nobody listens to it any more."""
+        if self.watches.get(watch.number) is not watch:
+            return
+        watch.listener = None
+        if not keep or watch.key in self.kept:
+            self._stop(watch)
+            return
+        self.kept[watch.key] = watch
+        if len(self.kept) > KEPT:
+            self._stop(next(iter(self.kept.values())))
+
+    def _stop(self, watch: Watch) -> None:
+        self._forget(watch)
+        self.stopped.append(watch.number)
+
+    def _forget(self, watch: Watch) -> None:
+        del self.watches[watch.number]
+        if self.kept.get(watch.key) is watch:
+            del self.kept[watch.key]
 
     def settle(self) -> None:
         """End the watches that nobody listens to. Who was just woken has better things to do than that."""
         stopped, self.stopped = self.stopped, []
         for number in stopped:
             self.requests.put(messages.unwatch(number))
+
+    def note(self, news: messages.News) -> Listener | None:
+        """Take note of what a watch says; returns whom it concerns."""
+        watch = self.watches.get(news.number)
+        if watch is None:
+            if news.deleted:
+                self.settle()
+            return None
+        if news.created:
+            watch.begun = news.revision
+        if news.deleted:
+            watch.heard = news.deleted[-1].revision
+        if news.cancelled:
+            self._forget(watch)
+        elif news.deleted and watch.listener is None:
+            self._note_in_vain(watch)
+        return watch.listener
+
+    def _note_in_vain(self, watch: Watch) -> None:
+        """It may be what the next one who comes would wait for. Who has not come before the second time will not."""
+        if watch.in_vain:
+            self._stop(watch)
+            self.settle()
+        watch.in_vain = True
 
 
 class WatchHub:
@@ -76,20 +168,25 @@ class WatchHub:
         lines.on_move = self._leave
 
     @contextlib.contextmanager
-    def watch(self, key: bytes, end: bytes, listener: Listener) -> Iterator[None]:
-        """Have deletions told while in the block: of one key, or of those from `key` up to but not including `end`."""
-        number, stream = next(self._numbers), None
+    def watch(self, key: bytes, end: bytes, listener: Listener, *, keep: bool = False) -> Iterator[Watch]:
+        """Have deletions told while in the block: of one key, or of those from `key` up to but not including `end`.
+
+        `keep` it afterwards, if that one key is likely to be waited for again.
+        """
+        watch, stream = Watch(next(self._numbers), key, end, listener), None
         try:
             with self._lock:
                 stream = self._stream = self._stream or self._open()
-                stream.settle()
-                stream.listeners[number] = listener
-                stream.requests.put(messages.watch(number, key, end))
-            yield
+                stream.begin(watch)
+            if watch.begun is not None:
+                listener.began(watch.begun)
+            if watch.heard:
+                listener.deleted(key, watch.heard)
+            yield watch
         finally:
             with self._lock:
-                if stream is not None and stream.listeners.pop(number, None) is not None:
-                    stream.stopped.append(number)
+                if stream is not None:
+                    stream.leave(watch, keep=keep and not end)
 
     def _open(self) -> _Stream:
         stream = _Stream(self._lines.current(), self._lines.metadata)
@@ -109,14 +206,15 @@ class WatchHub:
     def _hear(self, stream: _Stream, answer: bytes) -> bool:
         """Tell whom it concerns; False: a watch was refused, for want of a valid log-in or of permission."""
         news = messages.news_of(answer)
-        listener = stream.listeners.get(news.number)
+        with self._lock:
+            listener = stream.note(news)
         if listener is not None:
             self._tell(listener, news)
         return news.number >= 0
 
     def _tell(self, listener: Listener, news: messages.News) -> None:
-        for key in news.deleted:
-            listener.deleted(key)
+        for deletion in news.deleted:
+            listener.deleted(*deletion)
         if news.cancelled:
             listener.broke()
         elif news.created:
@@ -126,8 +224,8 @@ class WatchHub:
         with self._lock:
             if self._stream is stream:
                 self._stream = None
-            listeners = list(stream.listeners.values())
-            stream.listeners.clear()
+            listeners = [watch.listener for watch in stream.watches.values() if watch.listener is not None]
+            stream.watches.clear()
         stream.requests.put(None)
         stream.answers.cancel()
         for listener in listeners:
