@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from leasehold.core.engine import (
     Busy,
@@ -71,16 +71,16 @@ class EtcdEngine:
 
     # Taking
 
-    async def take(
+    def take(
         self,
         want: Want,
         *,
         until: float,
         patience: float | None = None,
         suspect: Suspect | None = None,  # noqa: ARG002 -- nobody can set etcd's clock back
-    ) -> Grant | Busy:
-        """Take the name, or say why not; with patience, queue."""
-        return await self._taking.take(want, patience, until)
+    ) -> Coroutine[Any, Any, Grant | Busy]:
+        """To be awaited: takes the name, or says why not; with patience, queues."""
+        return self._taking.take(want, patience, until)
 
     # Waiting
 

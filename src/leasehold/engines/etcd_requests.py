@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from leasehold.engines.etcd_sessions import Place, Session, Sessions
@@ -31,24 +32,20 @@ class Requests:
         self._wire, self._sessions, self._address = wire, sessions, address
         self.world = wire.world
         self.room = wire.room
+        """Where few may ask at the same time; None where all may."""
+
+    def among_the_few(self, until: float) -> AbstractAsyncContextManager[None]:
+        """For as long as it is entered, the caller is among those who may ask at the same time."""
+        return contextlib.nullcontext() if self.room is None else self.room.entered(until)
 
     async def ask(
         self, method: str, request: bytes, until: float, read: Callable[[bytes], T], place: Place | None = None
     ) -> T:
         """Send one request, and read its answer; `place` is the one whose key it may change."""
-        answer = await (
-            self._change(place, method, request, until) if place else self._wire.call(method, request, until)
-        )
-        try:
-            return read(answer)
-        except Malformed as error:
-            raise EngineError(f"etcd at {self._address} sent an answer that cannot be read: {error}") from None
-
-    async def _change(self, place: Place, method: str, request: bytes, until: float) -> bytes:
-        """Send a request, and keep in mind that it may still be carried out later unless it is answered.
-
-        The doubt is there before the request is sent: so no interruption, wherever it strikes, can lose it.
-        """
+        if place is None:
+            return self._read(await self._wire.call(method, request, until), read)
+        # It may still be carried out later, unless it is answered. The doubt is there before the request is sent: so no
+        # interruption, wherever it strikes, can lose it.
         doubt, place.uncertain = place.uncertain, True
         try:
             answer = await self._wire.call(method, request, until)
@@ -56,7 +53,13 @@ class Requests:
             place.uncertain = doubt
             raise
         place.uncertain = doubt
-        return answer
+        return self._read(answer, read)
+
+    def _read(self, answer: bytes, read: Callable[[bytes], T]) -> T:
+        try:
+            return read(answer)
+        except Malformed as error:
+            raise EngineError(f"etcd at {self._address} sent an answer that cannot be read: {error}") from None
 
     async def txn(
         self,

@@ -102,7 +102,7 @@ class Place:
         self._slot = next(number for number in itertools.count() if number not in taken)
         taken.add(self._slot)
         session.places += 1
-        self.key = keys.slot(mode, f"{session.id:x}.{self._slot}")
+        self.key = self.kind + f"{session.id:x}.{self._slot}".encode()
         self.may_hang_on = {session}
         """Every session that a request to hang the key on it was sent for."""
         self.token: int | None = None
@@ -222,21 +222,22 @@ class Sessions:
         with self._lock:
             self._latest[place.kind] = place
 
-    def latest_waiter(self, keys: NameKeys, mode: Mode, now: float) -> Place | None:
-        """The one of this client who joined the queue last, if it is sure to wait there still."""
-        place = self._latest.get(keys.slot(mode, ""))
+    def latest_waiter(self, kind: bytes, now: float) -> Place | None:
+        """The one of this client who joined the queue of such keys last, if it is sure to wait there still."""
+        place = self._latest.get(kind)
         waits = place is not None and place.waits and not place.session.over(now)
         return place if waits else None
 
     def move(self, place: Place, session: Session) -> None:
-        """The key of a place hangs on another session from now on."""
-        with self._lock:
-            place.hang_on(session)
+        """The key of a place hangs on a session from now on."""
+        if place.session is not session:
+            with self._lock:
+                place.hang_on(session)
 
     def rehome(self, place: Place, ttl: float, now: float) -> None:
         """See to it that the session for the lease is not over; while one waits, it may have lapsed."""
-        with self._lock:
-            if place.home.over(now):
+        if place.home.over(now):
+            with self._lock:
                 place.home = self._session(ttl, now)
 
     def forget(self, holder: str) -> None:

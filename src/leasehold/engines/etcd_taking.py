@@ -6,6 +6,7 @@ when nobody is before it any more, it hangs the key on the session of its TTL, w
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -65,14 +66,14 @@ class Attempt:
 
     def oldest(self) -> bytes:
         """See the oldest that could be in the way."""
-        return looking(messages.look(*self.span, limit=1, keys_only=False))
+        return _oldest(self.span)
 
     def latest(self) -> list[bytes]:
         """See one's own key, and before it the latest that could be in its way (or all, where they are counted)."""
         upto = 0 if self.place.token is None else self.place.token + 1
         latest = looking(messages.look(*self.span, limit=self.near, newest_first=True, created_before=upto))
         # A shared lease does not stand among those in its way.
-        return [latest] if self.want.mode != "shared" else [latest, looking(messages.look(self.place.key))]
+        return [latest] if self.want.mode != "shared" else [latest, _seeing(self.place.key)]
 
     def judge(self, latest: Sequence[Key], revision: int) -> Busy | None:
         """Take note of what is before one's own key, given the keys around it, newest first. None: nothing is."""
@@ -81,6 +82,21 @@ class Attempt:
         place.blockade, place.revision = layout.blockade(self.want.mode, self.want.limit, before), revision
         place.behind = None
         return None if place.blockade is None else Busy(SILENCE, _incumbent(place.incumbent))
+
+
+@functools.lru_cache(maxsize=1024)
+def _oldest(span: tuple[bytes, bytes]) -> bytes:
+    return looking(messages.look(*span, limit=1, keys_only=False))
+
+
+@functools.lru_cache(maxsize=1024)
+def _nothing_in(span: tuple[bytes, bytes]) -> bytes:
+    return messages.if_none_created_since(*span, 0)
+
+
+@functools.lru_cache(maxsize=1024)
+def _seeing(key: bytes) -> bytes:
+    return looking(messages.look(key))
 
 
 def _incumbent(oldest: Key | None) -> Incumbent | None:
@@ -102,6 +118,7 @@ class Taking:
         self, requests: Requests, sessions: Sessions, world: World, keys_of: Callable[[str], layout.NameKeys]
     ) -> None:
         self._requests, self._sessions, self._world, self._keys_of = requests, sessions, world, keys_of
+        self._take_now = self._take if requests.room is None else self._take_in_room
 
     async def take(self, want: Want, patience: float | None, until: float) -> Grant | Busy:
         """Take the name, or say why not; with patience, queue."""
@@ -110,8 +127,7 @@ class Taking:
             keys = self._keys_of(want.name)
             place = self._sessions.place_for(want, keys, self._world.now())
             try:
-                async with self._requests.room(until):
-                    return await self._take(Attempt(want, place, keys, patience, until))
+                return await self._take_now(Attempt(want, place, keys, patience, until))
             except LeaseGone as error:
                 waiting = self._sessions.waiting_for(want.ttl, self._world.now())
                 for session in dict.fromkeys((place.home, place.session, waiting)):
@@ -124,6 +140,10 @@ class Taking:
                     self._sessions.forget(want.holder)
                 raise
         raise AssertionError("the second of two tries returns or raises")
+
+    async def _take_in_room(self, attempt: Attempt) -> Grant | Busy:
+        async with self._requests.among_the_few(attempt.until):
+            return await self._take(attempt)
 
     async def _take(self, attempt: Attempt) -> Grant | Busy:
         place = attempt.place
@@ -143,7 +163,6 @@ class Taking:
         waiting = None if attempt.patience is None else self._sessions.waiting_for(want.ttl, self._world.now())
         if waiting is not None and not waiting.is_fresh(self._world.now(), waiting.ttl * SPENT):
             waiting = None  # not ready, and not needed if the name is free
-        own = looking(messages.look(place.key))
         then = [attempt.put(place.home)]
         # A shared lease does not stand among those in its way.
         absent = [attempt.absent()] if want.mode == "shared" else []
@@ -152,10 +171,9 @@ class Taking:
         elif want.mode == "permit":
             otherwise = [looking(messages.look(*attempt.span)), attempt.oldest()]
         else:
-            otherwise = [own, attempt.oldest()]
-        revision = 0
+            otherwise = [_seeing(place.key), attempt.oldest()]
+        condition = _nothing_in(attempt.span)
         while True:
-            condition = messages.if_none_created_since(*attempt.span, revision)
             outcome = await self._requests.txn([condition, *absent], then, otherwise, attempt.until, place)
             ours = outcome.find(place.key)
             if outcome.succeeded:
@@ -170,7 +188,8 @@ class Taking:
             if want.mode != "permit" or layout.blockade("permit", want.limit, outcome.found[0]) is not None:
                 self._sessions.forget(want.holder)
                 return Busy(SILENCE, _incumbent(place.incumbent))
-            revision = outcome.revision  # there is room; take it if nobody else did meanwhile
+            # There is room; take it if nobody else did meanwhile.
+            condition = messages.if_none_created_since(*attempt.span, outcome.revision)
 
     def _ahead(self, attempt: Attempt) -> Place | None:
         """Another waiter of this client, behind which an attempt can queue: its turn comes later, whoever else waits.
@@ -179,7 +198,7 @@ class Taking:
         """
         if attempt.patience is None or attempt.want.mode != "exclusive":
             return None
-        return self._sessions.latest_waiter(attempt.keys, "exclusive", self._world.now())
+        return self._sessions.latest_waiter(attempt.place.kind, self._world.now())
 
     async def _join(self, attempt: Attempt) -> Busy | None:
         """Stand in the queue. None: nobody is before it, or it has lost its place again."""
@@ -202,7 +221,7 @@ class Taking:
         place = attempt.place
         self._sessions.rehome(place, attempt.want.ttl, self._world.now())
         await self._requests.confirm(place.home, attempt.until, attempt.want.ttl * FRESH)
-        both = [looking(messages.look(place.key)), looking(messages.look(ahead.key))]
+        both = [_seeing(place.key), _seeing(ahead.key)]
         outcome = await self._put(attempt, waiting, both)
         place.incumbent = ahead.incumbent
         self._note_written(place, outcome.find(place.key))
@@ -245,7 +264,7 @@ class Taking:
 
     async def look(self, want: Want, place: Place, until: float) -> None:
         """See whether what stands before a key in the queue has changed, and if so, what it is now."""
-        async with self._requests.room(until):
+        async with self._requests.among_the_few(until):
             if not await self._stands_still(place, until):
                 await self._look(Attempt(want, place, self._keys_of(want.name), None, until))
 
@@ -254,7 +273,7 @@ class Taking:
         if place.token is None or place.blockade is None or len(place.blockade.keys) != 1:
             return False
         [ahead] = place.blockade.keys
-        both = [looking(messages.look(place.key)), looking(messages.look(ahead))]
+        both = [_seeing(place.key), _seeing(ahead)]
         outcome = await self._requests.txn([], both, [], until)
         stands = _stands_behind(place, ahead, outcome)
         if stands:

@@ -10,11 +10,10 @@ Nothing is sent twice, except what etcd refused for want of a valid log-in, whic
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from abc import ABC, abstractmethod
-from contextlib import AbstractAsyncContextManager
-from typing import Protocol, TypeAlias
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeAlias
 
 import grpc
 
@@ -47,22 +46,25 @@ class Wire(ABC):
     """One world's way to send requests to the cluster. Threads, or tasks of any event loop, may share it."""
 
     world: World
+    room: Room | None = None
+    """For tasks, of which there may be thousands; threads are few."""
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
 
-    async def call(self, method: str, request: bytes, until: float) -> bytes:
-        """Send one request; returns its answer or raises an `EngineError`."""
-        lines = self._lines
-        line = lines.current()
-        if lines.address.user is not None and lines.auth_token is None:
+    def call(self, method: str, request: bytes, until: float) -> Coroutine[Any, Any, bytes]:
+        """To be awaited: sends one request; returns its answer or raises an `EngineError`."""
+        line = self._lines.current()
+        send = self._send if self._lines.address.user is None else self._send_as_user
+        return send(line, method, request, until)
+
+    async def _send_as_user(self, line: Line, method: str, request: bytes, until: float) -> bytes:
+        if self._lines.auth_token is None:
             await self._log_in(line, until)
         try:
             return await self._send(line, method, request, until)
-        except LoggedOut:
-            if lines.address.user is None:
-                raise
-        await self._log_in(line, until)  # log-ins run out
+        except LoggedOut:  # log-ins run out
+            await self._log_in(line, until)
         return await self._send(line, method, request, until)
 
     async def _log_in(self, line: Line, until: float) -> None:
@@ -90,10 +92,6 @@ class Wire(ABC):
     @abstractmethod
     async def _exchange(self, call: Call, request: bytes, seconds: float, metadata: Metadata) -> bytes:
         """Have gRPC carry out one call within so long."""
-
-    def room(self, until: float) -> AbstractAsyncContextManager[None]:  # noqa: ARG002 -- threads are few
-        """For as long as it is entered, the caller is among the few who ask etcd at the same time."""
-        return contextlib.nullcontext()
 
     @abstractmethod
     def bell(self) -> Bell:
@@ -135,11 +133,7 @@ class AsyncWire(Wire):
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
         self.world = AsyncWorld()
-        self._room = Room(self.world, "etcd")
-
-    def room(self, until: float) -> AbstractAsyncContextManager[None]:
-        """For as long as it is entered, the caller is among the few who ask etcd at the same time."""
-        return self._room.entered(until)
+        self.room = Room(self.world, "etcd")
 
     async def _exchange(self, call: Call, request: bytes, seconds: float, metadata: Metadata) -> bytes:
         bell = _LoopBell()

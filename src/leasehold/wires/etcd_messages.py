@@ -9,6 +9,8 @@ Requests are functions that return bytes. Answers are read strictly; what cannot
 
 from __future__ import annotations
 
+import functools
+import re
 from typing import Final, NamedTuple
 
 TXN: Final = "/etcdserverpb.KV/Txn"
@@ -93,13 +95,19 @@ def looking(request: bytes) -> bytes:
 
 
 def is_look(operation: bytes) -> bool:
-    """Whether an operation of a transaction is a look."""
+    """Whether an operation of a transaction, or the answer to one, is a look."""
     return operation.startswith(b"\x0a")
+
+
+@functools.lru_cache(maxsize=64)
+def _on_lease(lease: int) -> bytes:
+    """A long number, and the same for everything that hangs on the lease."""
+    return _number(3, lease)
 
 
 def put(key: bytes, value: bytes, lease: int) -> bytes:
     """The operation that writes a key and hangs it on a lease."""
-    return _blob(2, _blob(1, key) + _blob(2, value) + _number(3, lease))
+    return _blob(2, _blob(1, key) + _blob(2, value) + _on_lease(lease))
 
 
 def put_if_absent(key: bytes, value: bytes, lease: int) -> bytes:
@@ -109,7 +117,7 @@ def put_if_absent(key: bytes, value: bytes, lease: int) -> bytes:
 
 def hang(key: bytes, lease: int) -> bytes:
     """The operation that hangs a key on another lease and leaves its value and its creation alone."""
-    return _blob(2, _blob(1, key) + _number(3, lease) + _number(5, 1))
+    return _blob(2, _blob(1, key) + _on_lease(lease) + _number(5, 1))
 
 
 def delete(key: bytes, end: bytes = b"") -> bytes:
@@ -198,19 +206,25 @@ class Message:
         self._numbers: dict[int, int] = {}
         self._contents: dict[int, list[bytes]] = {}
         at, end = 0, len(data)
-        while at < end:
-            tag, at = _read_varint(data, at)
-            field, kind = tag >> 3, tag & 7
-            if kind == 0:
-                self._numbers[field], at = _read_varint(data, at)
-            elif kind == 2:
-                size, at = _read_varint(data, at)
-                self._contents.setdefault(field, []).append(data[at : at + size])
-                at += size
-            elif kind in {1, 5}:
-                at += 8 if kind == 1 else 4
-            else:
-                raise Malformed(f"a field of the unknown kind {kind}")
+        try:
+            while at < end:
+                tag, at = data[at], at + 1
+                if tag > 127:
+                    tag, at = _read_varint(data, at - 1)
+                kind = tag & 7
+                if kind not in {0, 2}:
+                    at += _size_of(kind)
+                    continue
+                number, at = data[at], at + 1
+                if number > 127:  # most are not, and every answer comes by here
+                    number, at = _read_varint(data, at - 1)
+                if kind == 0:
+                    self._numbers[tag >> 3] = number
+                else:
+                    self._contents.setdefault(tag >> 3, []).append(data[at : at + number])
+                    at += number
+        except IndexError:
+            raise Malformed("it ends where a number should be") from None
         if at != end:
             raise Malformed("it ends in the middle of a field")
 
@@ -231,6 +245,13 @@ class Message:
     def has(self, field: int) -> bool:
         """Whether the field has content."""
         return field in self._contents
+
+
+def _size_of(kind: int) -> int:
+    """How long fields of a fixed size are, which are not used here."""
+    if kind not in {1, 5}:
+        raise Malformed(f"a field of the unknown kind {kind}")
+    return 8 if kind == 1 else 4
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -278,8 +299,16 @@ class Outcome(NamedTuple):
         return next((one for found in self.found for one in found if one.key == key), None)
 
 
+_USUAL_HEADER: Final = re.compile(
+    rb"\x08[\x80-\xff]*[\0-\x7f]\x10[\x80-\xff]*[\0-\x7f]\x18(?=[\x80-\xff]{0,7}[\0-\x7f])"
+)
+"""The ids of the cluster and of the member, long numbers that nobody asked for, and then the revision."""
+
+
 def _revision(message: Message) -> int:
-    revision = Message(message.blob(1)).number(3)
+    header = message.blob(1)
+    usual = _USUAL_HEADER.match(header)
+    revision = Message(header).number(3) if usual is None else _read_varint(header, usual.end())[0]
     if revision <= 0:
         raise Malformed("an answer without a revision")
     return revision
@@ -288,8 +317,7 @@ def _revision(message: Message) -> int:
 def outcome_of(data: bytes) -> Outcome:
     """Read the answer to a transaction."""
     message = Message(data)
-    operations = map(Message, message.blobs(3))
-    found = [keys_in(operation.blob(1)) for operation in operations if operation.has(1)]
+    found = [keys_in(Message(one).blob(1)) for one in message.blobs(3) if is_look(one)]
     return Outcome(_revision(message), message.number(2) == 1, found)
 
 
