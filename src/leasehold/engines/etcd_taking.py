@@ -29,6 +29,8 @@ NEAR: Final = 2
 """How many of the latest keys are looked at: one's own, and the one before it."""
 SPENT: Final = 1 / 2
 """The same when it is somebody's turn, or when somebody queues: others wait for that."""
+SAME_AGAIN: Final = 128
+"""So many of the messages that are the same each time are kept: a client mostly uses a few names."""
 UNSEEN: Final = layout.Blockade(frozenset(), 0)
 """What is before a key that is in the queue has not been seen yet. None would mean: nothing is."""
 
@@ -84,17 +86,17 @@ class Attempt:
         return None if place.blockade is None else Busy(SILENCE, _incumbent(place.incumbent))
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=SAME_AGAIN)
 def _oldest(span: tuple[bytes, bytes]) -> bytes:
     return looking(messages.look(*span, limit=1, keys_only=False))
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=SAME_AGAIN)
 def _nothing_in(span: tuple[bytes, bytes]) -> bytes:
     return messages.if_none_created_since(*span, 0)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=SAME_AGAIN)
 def _seeing(key: bytes) -> bytes:
     return looking(messages.look(key))
 

@@ -71,17 +71,20 @@ def namespace_range(namespace: str) -> tuple[bytes, bytes]:
 class NameKeys:
     """The keys of one name."""
 
-    __slots__ = ("_base", "all")
+    __slots__ = ("_base",)
 
     def __init__(self, base: bytes) -> None:
         """`base` is the beginning that they share, without its last slash."""
         self._base = base
-        self.all = (base + b"/", base + _AFTER_SLASH)
-        """The range of all of them."""
 
     def slot(self, mode: Mode, slot: str) -> bytes:
         """The key of one slot, or with no slot, how all keys of this kind begin."""
         return self._base + b"/" + _KINDS[mode] + slot.encode()
+
+    @property
+    def all(self) -> tuple[bytes, bytes]:
+        """The range of all of them."""
+        return self._base + b"/", self._base + _AFTER_SLASH
 
     def in_the_way_of(self, mode: Mode) -> tuple[bytes, bytes]:
         """The range of those that an attempt may have to wait for."""
