@@ -113,7 +113,7 @@ class EtcdEngine:
         while (look_at := self.world.now() + pause) < until and not watch.tells_at_once(place.revision):
             if await self._listen(want, place, news, look_at, latest):
                 return True
-            if not news.knows_better and await self._has_changed(want, place, min(look_at + LOOK_WITHIN, latest)):
+            if not news.knows_better and await self._has_changed(want, place, latest):
                 return True
             pause *= 2
         return await self._listen(want, place, news, until, latest)
@@ -125,16 +125,16 @@ class EtcdEngine:
             now = self.world.now()
             if news.reason or place.session.over(now):
                 return True
-            if heard and await self._has_changed(want, place, min(now + LOOK_WITHIN, latest)):
+            if heard and await self._has_changed(want, place, latest):
                 return True
             if now >= until:
                 return False
 
-    async def _has_changed(self, want: Want, place: Place, until: float) -> bool:
-        """Look whether anything happened between the latest answer and the beginning of the watch."""
+    async def _has_changed(self, want: Want, place: Place, latest: float) -> bool:
+        """Look whether anything happened that no watch has told of."""
         blockade = place.blockade
         try:
-            await self._taking.look(want, place, until)
+            await self._taking.look(want, place, min(self.world.now() + LOOK_WITHIN, latest))
         except EngineError:
             return True  # whoever asks again meets the error
         return place.blockade != blockade

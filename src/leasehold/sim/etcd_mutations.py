@@ -86,7 +86,10 @@ def session_shorter_than_the_lease() -> list[Edit]:
 @_caught_by("turns", "liveness")
 def deaf_while_the_watch_begins() -> list[Edit]:
     """What was deleted between the look at the queue and the beginning of the watch is never heard of."""
-    return [edit(etcd._News.began, ("if revision > self._seen_at and not self.patient:", "if False:"))]
+    return [
+        edit(etcd._News.began, ("if revision > self._seen_at and not self.patient:", "if False:")),
+        edit(etcd.EtcdEngine._listen_in_doubt, ("if not news.knows_better and", "if False and")),
+    ]
 
 
 @_caught_by("exclusion", "told", "given")
@@ -104,7 +107,8 @@ def shared_slot() -> list[Edit]:
 @_caught_by("patience")
 def looks_beyond_its_time() -> list[Edit]:
     """A look at what was missed while a watch began is given its time, though the caller's is up."""
-    return [edit(etcd.EtcdEngine._listen, ("min(now + LOOK_WITHIN, latest)", "now + LOOK_WITHIN"))]
+    within = "min(self.world.now() + LOOK_WITHIN, latest)"
+    return [edit(etcd.EtcdEngine._has_changed, (within, "self.world.now() + LOOK_WITHIN"))]
 
 
 @_caught_by("exclusion", "told")
@@ -123,11 +127,15 @@ def late_request_moves_the_key() -> list[Edit]:
 @_caught_by("liveness", "turns")
 def looks_for_as_long_as_it_waits() -> list[Edit]:
     """A look whose answer is lost makes a waiter deaf for the rest of its wait."""
-    return [edit(etcd.EtcdEngine._listen, ("min(now + LOOK_WITHIN, latest)", "latest"))]
+    return [edit(etcd.EtcdEngine._has_changed, ("min(self.world.now() + LOOK_WITHIN, latest)", "latest"))]
 
 
 @_caught_by("leftovers")
 def counts_on_a_promise() -> list[Edit]:
     """Who hangs its key on a session leaves it to another one to keep that alive, who may have been interrupted."""
     fresh = " and session.is_fresh(now, session.ttl * LEFT_TO_OTHERS)"
-    return [edit(etcd_requests.Requests.confirm, (fresh, ""))]
+    return [
+        edit(etcd_requests.Requests.confirm, (fresh, "")),
+        # Promises that last: else it takes tens of thousands of histories until one is broken at the wrong moment.
+        edit(etcd_sessions.Session.claim, ("min(CLAIM, self.ttl / 12)", "self.ttl")),
+    ]
