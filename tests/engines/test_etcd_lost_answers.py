@@ -248,3 +248,17 @@ def test_a_watch_that_never_works_does_not_become_a_busy_loop(server: EtcdNode) 
     assert 2 <= waits <= 15
     for one in (holder, waiter):
         one.close()
+
+
+def test_nobody_leaves_it_to_another_to_keep_alive_a_session_that_is_half_over(server: EtcdNode) -> None:
+    engine = Driven(family_at(server.url))
+    engine.take(first := want(fresh_name()))
+    session, now = engine.place(first).session, engine.engine.world.now()
+    session.confirmed_at = now - session.ttl * 0.6
+    session.claim(now)  # whoever said so may have been interrupted
+    requests = counted(engine.family)
+    engine.take(second := want(fresh_name()))
+    assert requests.made == ["LeaseKeepAlive", "Txn"]
+    for one in (first, second):
+        engine.release(one.name, one.holder)
+    engine.close()

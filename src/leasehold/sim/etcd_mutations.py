@@ -134,8 +134,4 @@ def looks_for_as_long_as_it_waits() -> list[Edit]:
 def counts_on_a_promise() -> list[Edit]:
     """Who hangs its key on a session leaves it to another one to keep that alive, who may have been interrupted."""
     fresh = " and session.is_fresh(now, session.ttl * LEFT_TO_OTHERS)"
-    return [
-        edit(etcd_requests.Requests.confirm, (fresh, "")),
-        # Promises that last: else it takes tens of thousands of histories until one is broken at the wrong moment.
-        edit(etcd_sessions.Session.claim, ("min(CLAIM, self.ttl / 12)", "self.ttl")),
-    ]
+    return [edit(etcd_requests.Requests.confirm, (fresh, ""))]
