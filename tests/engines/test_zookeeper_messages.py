@@ -25,7 +25,7 @@ DELETED_AND_CREATED = bytes.fromhex("0000000200000000000000000100000000000000000
 def test_reads_what_a_server_said() -> None:
     path, stat = messages.created_in(CREATED)
     assert path == "/a/e-0000000000"
-    assert stat == Stat(created=3, changed=3, owner=0x10000C58E3E0000, version=0, children=0)
+    assert stat == Stat(created=3, changed=3, owner=0x10000C58E3E0000, version=0, children=0, turnover=0)
     assert messages.error_of_multi(Reply(0, 7, REFUSED_MULTI)) == messages.NO_NODE
     assert messages.error_of_multi(Reply(0, 7, DELETED_AND_CREATED)) == messages.OK
     assert messages.error_of_multi(Reply(messages.NO_NODE, 7, b"")) == messages.NO_NODE

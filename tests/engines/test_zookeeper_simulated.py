@@ -122,7 +122,8 @@ class ZooKeeperAndModel(RuleBasedStateMachine):
 
     def same(self, real: Stat, modelled: Stat) -> None:
         """What a node is; transactions have other numbers, in the same order."""
-        assert (real.version, real.children) == (modelled.version, modelled.children)
+        told, expected = ((one.version, one.children, one.turnover) for one in (real, modelled))
+        assert told == expected
         assert self.owners[real.owner] == modelled.owner
         for number, other in ((real.created, modelled.created), (real.changed, modelled.changed)):
             assert self.order.setdefault(number, other) == other

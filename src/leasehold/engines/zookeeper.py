@@ -126,7 +126,7 @@ class ZooKeeperEngine:
         want, listing = place.want, [messages.get_children(self._nodes.folder(place.want.name))]
         data = value_of(want, time.time(), patience, with_mode=False)
         if want.mode == "exclusive" and self._places.expect_nobody(want.name):
-            if not await self._nodes.create_counting(place, place.lease, data, until):
+            if await self._nodes.create_counting(place, place.lease, data, until):
                 return self._granted(place)
             (listed,) = await self._wire.ask(place.lease, listing, until)
         else:

@@ -104,11 +104,13 @@ class Nodes:
         self._created(place, session, path, stat.created)
         return replies[len(old) + 1 :]
 
-    async def create_counting(self, place: Place, session: Session, data: bytes, until: float) -> int:
-        """Give a place its first node at the end of the queue; returns how many there are before it, whatever they are.
+    async def create_counting(self, place: Place, session: Session, data: bytes, until: float) -> bool:
+        """Give a place its first node at the end of the queue; returns True when no node at all is before it.
 
         It is one transaction, so of two who come at once the second counts the first. What the folder keeps is set
-        only because nothing else in a transaction tells how many nodes it has.
+        only because nothing else in a transaction tells how many nodes it has. One number that was read wrong must
+        not grant a name: as many as its own number says have come before, and all are gone only if there were twice
+        as many changes. When numbers have run out that cannot be told, and the answer is False.
         """
         folder = self.folder(place.want.name)
         request = messages.multi([messages.set_data(folder, b""), self._new_node(place, folder, data)])
@@ -117,8 +119,8 @@ class Nodes:
             path, before = messages.created_in_multi(reply.body)
         except Malformed as error:
             raise self.nonsense(error) from None
-        self._created(place, session, path, before.changed)
-        return before.children
+        node = self._created(place, session, path, before.changed)
+        return before.children == 0 and before.turnover == 2 * node.number
 
     def _new_node(self, place: Place, folder: str, data: bytes) -> Request:
         path = f"{folder}/{layout.beginning(place.want.mode, place.id)}"
@@ -152,12 +154,13 @@ class Nodes:
                 raise refusal(error, str(self._address), "creating a node")
         raise self.nonsense("it lacks the folders that it was asked to create")
 
-    def _created(self, place: Place, session: Session, path: str, token: int) -> None:
+    def _created(self, place: Place, session: Session, path: str, token: int) -> Node:
         node = layout.node_in(path.rpartition("/")[2])
         if node is None or (node.id, node.mode) != (place.id, place.want.mode):
             raise self.nonsense("it created another node than it was asked for")
         place.has_node(node, token, session)
         place.doubt = None  # not a moment earlier
+        return node
 
     def _all_folders(self, folder: str) -> list[Request]:
         parts = self._address.chroot.split("/")[1:]

@@ -61,8 +61,8 @@ class Node:
     def stat(self) -> bytes:
         """As the protocol shows it; what nobody here reads is 0."""
         return messages._STAT.pack(
-            self.created, self.changed, 0, 0, self.version, self.numbers, 0, self.owner, len(self.data),
-            len(self.children), 0,
+            self.created, self.changed, 0, 0, self.version, 2 * self.numbers - len(self.children), 0, self.owner,
+            len(self.data), len(self.children), 0,
         )  # fmt: skip
 
 

@@ -114,7 +114,7 @@ def counted_before_it_came() -> list[Edit]:
         edit(
             zookeeper_nodes.Nodes.create_counting,
             (creation, f"(seen,) = {look}; {creation}"),
-            ("return before.children", "return self.stat_in(seen).children if seen.error == OK else 0"),
+            ("return before.children == 0 and", "return seen.error != OK or self.stat_in(seen).children == 0 or"),
         )
     ]
 
@@ -124,11 +124,10 @@ def one_of_them_is_its_own() -> list[Edit]:
     """The nodes are counted before the own one is there; if one is counted, it is taken for the own one."""
     return [
         edit(
-            zookeeper.ZooKeeperEngine._enter,
-            ("not await self._nodes.create_counting(place, place.lease, data, until)",
-             "await self._nodes.create_counting(place, place.lease, data, until) <= 1"),
+            zookeeper_nodes.Nodes.create_counting,
+            ("before.children == 0 and before.turnover == 2 * node.number", "before.children <= 1"),
         )
-    ]  # fmt: skip
+    ]
 
 
 @_caught_by("given", "liveness", "told")

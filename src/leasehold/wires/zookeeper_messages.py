@@ -92,6 +92,8 @@ class Stat(NamedTuple):
     version: int
     """How often what it keeps was set."""
     children: int
+    turnover: int = 0
+    """How often a child was created or deleted."""
 
 
 class Reply(NamedTuple):
@@ -231,8 +233,8 @@ class _Reader:
             raise Malformed("a text in it is not UTF-8") from None
 
     def stat(self) -> Stat:
-        created, changed, _, _, version, _, _, owner, _, children, _ = self.unpack(_STAT)
-        return Stat(created, changed, owner, version, children)
+        created, changed, _, _, version, turnover, _, owner, _, children, _ = self.unpack(_STAT)
+        return Stat(created, changed, owner, version, children, turnover)
 
 
 def frame_in(received: bytearray, most: int) -> bytes | None:
