@@ -159,20 +159,19 @@ class MysqlTwins(Twins):
         if not what:
             self.reopen(number)
             return
-        if what in {"take", "stand"}:
+        if what in {"take", "stand", "unlock"}:
             self.compare_short(rng, number, name, what)
             return
         values: dict[str, tuple[Value, ...]] = {
             "lock": (key, rng.choice((0, 20)), space, name, 60_000_000, 60, f"holder {number}"),
             "heartbeat": (key, 60),
-            "unlock": (key,),
             "who": (key,),
         }
         self.modelled[number].in_vain = True
         real, modelled = self.ask(number, self.request(what, *values[what]))
         numbers = {pid: number for number, pid in enumerate(self.pids)}
         assert not isinstance(real, str)
-        pid_at = {"heartbeat": 0, "who": 0, "unlock": 1}.get(what, 2)
+        pid_at = {"heartbeat": 0, "who": 0}.get(what, 2)
         seen = list(real[0])
         if seen[pid_at]:
             seen[pid_at] = numbers[int(seen[pid_at])] + 1
@@ -188,6 +187,8 @@ class MysqlTwins(Twins):
         for pid in (self.pids[number] - before, number + 1 - before):
             if what == "take":
                 values: tuple[Value, ...] = (space, name, key, 60_000_000, f"holder {number}", pid)
+            elif what == "unlock":
+                values = (key, pid)
             else:
                 values = (key, patience, space, name, 60_000_000, pid, f"holder {number}")
             asked.append(self.request(what, *values))
@@ -200,7 +201,7 @@ class MysqlTwins(Twins):
         self.modelled[number].in_vain = False
         assert not isinstance(real, str)
         [[changed, token]] = real
-        assert [(changed, token if changed else 0)] == modelled, what
+        assert [(changed, token if changed and what != "unlock" else 0)] == modelled, what
 
 
 def play(twins: Twins, clock: postgres_help.MovableClock | mysql_help.MovableClock, rng: Random) -> None:

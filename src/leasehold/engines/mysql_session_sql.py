@@ -43,7 +43,7 @@ WHERE namespace = $3 AND name = $4 AND @leasehold_got = 1 AND IS_USED_LOCK($1) =
 # What is selected into a variable is answered by how many rows there were, which costs less than a row. The timer stays
 # as it is: the next lease on this connection is likely to want the same.
 _UNLOCK: Final = """
-SELECT 1 FROM DUAL WHERE RELEASE_LOCK($1) = 1 AND CONNECTION_ID() = $2 INTO @leasehold_unlocked
+SELECT 1 FROM DUAL WHERE IF(CONNECTION_ID() = $2, RELEASE_LOCK($1), 0) = 1 INTO @leasehold_unlocked
 """
 _TEXTS: Final = {
     "lock": _LOCK,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
+from leasehold.core.engine import Grant
 from leasehold.engines.postgres import PostgresEngine, PostgresFamily
 from leasehold.sim.network import Link
 from leasehold.sim.postgres_model import Database
@@ -95,9 +96,10 @@ class SimListener(Listener):
         if ear.line is not None:
             cast(SimLine, ear.line).news = lambda: self._read(ear)
 
-    async def _wait(self, holder: str, waiter: Waiter, until: float) -> None:  # noqa: ARG002 -- the bell knows it
+    async def _wait(self, holder: str, waiter: Waiter, until: float) -> Grant | None:
         while not waiter.woken and await waiter.bell.wait(until):
             continue
+        return self._handed(holder, waiter)
 
 
 class SimPostgresWire(PostgresWire):

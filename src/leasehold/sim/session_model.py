@@ -225,8 +225,8 @@ class MysqlSessions(Sessions):
         return [(connection.pid if self.holders.get(key) is connection else 0,)]
 
     def _unlock(self, connection: Connection, key: Key, pid: int) -> list[Row]:
-        unlocked = self.unlock(connection, key)
-        return [(int(unlocked and connection.pid == pid), 0)]
+        unlocked = connection.pid == pid and self.unlock(connection, key)
+        return [(int(unlocked), 0)]
 
     def _self(self, connection: Connection) -> list[Row]:
         return [(connection.pid,)]
