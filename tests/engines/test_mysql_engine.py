@@ -13,7 +13,7 @@ from tests.support.mariadb_server import MariadbServer
 
 from leasehold.core.engine import Busy, Grant, Renewal, Want
 from leasehold.core.worlds import run_blocking
-from leasehold.engines.mysql import MysqlEngine
+from leasehold.engines.mysql import MysqlEngine, _granted
 from leasehold.wires import mysql_ear
 from leasehold.wires.mysql_ear import GATE, MOST_LETTERS
 from leasehold.wires.mysql_packets import Answers, Inbox, Nonsense, framed
@@ -219,3 +219,11 @@ def test_a_packet_out_of_order_is_refused() -> None:
     inbox.add(framed(b"again", 1))
     with pytest.raises(Nonsense):
         inbox.packet()
+
+
+def test_a_grant_changes_one_row_and_has_a_token() -> None:
+    """A token was perhaps thought of for a name that another one has: a count that was read wrong must not grant it."""
+    assert [_granted([answer]) for answer in ((0, 0), (0, 17), (1, 17), (2, 17))] == [0, 0, 17, 17]
+    for nonsense in ((183, 17), (3, 17), (1, 0), (2, 0)):
+        with pytest.raises(ValueError, match="taken once"):
+            _granted([nonsense])

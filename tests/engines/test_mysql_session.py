@@ -20,6 +20,7 @@ from leasehold.engines import mysql_session, sql_session
 from leasehold.engines.mysql_session import MysqlSessionFamily, key_of
 from leasehold.engines.sql_session import STAYS_BUSY
 from leasehold.wires.mysql_target import target_from_url
+from leasehold.wires.sql_table import Request
 
 HOLDING = """
 import sys
@@ -156,6 +157,26 @@ def test_a_wait_that_was_interrupted_brings_nothing(
     assert run_blocking(first.release("n", mine.holder, until=soon(first))) is True
     for engine in (first, second):
         run_blocking(engine.close())
+
+
+def test_only_the_session_that_took_a_lock_gives_it_back(url: str, mariadb_server: MariadbServer) -> None:
+    """A proxy may have put another session in its place, whose word for it counts for nothing."""
+    namespace = fresh_namespace()
+    engine = MysqlSessionFamily(target_from_url(url), namespace, "test").blocking()
+    one = want("n", "one")
+    assert isinstance(run_blocking(engine.take(one, until=soon(engine))), Grant)
+    pin, number = engine._pins.get("one"), holder(mariadb_server, namespace)
+    assert pin is not None
+    assert number is not None
+    unlock = engine._statements["unlock"]
+    for _ in range(3):  # also when it is prepared
+        [[found, _]] = run_blocking(pin.line.ask(Request(unlock, (pin.key, number + 1)), soon(engine)))
+        assert (found, holder(mariadb_server, namespace)) == (0, number)
+    with pytest.raises(ValueError, match="given back once"):
+        engine._was_held(pin, [(2, 0)])
+    assert run_blocking(engine.release("n", "one", until=soon(engine))) is True
+    assert holder(mariadb_server, namespace) is None
+    run_blocking(engine.close())
 
 
 def test_a_holder_whose_connection_is_killed_is_told_at_once(url: str, mariadb_server: MariadbServer) -> None:
