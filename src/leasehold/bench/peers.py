@@ -5,11 +5,12 @@ A library that leaves waiting to its caller is asked again each 0.1 s, and one w
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,6 +37,29 @@ class Polled:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._release(self._grant)
+
+
+class InLoop:
+    """A lock of the asyncio world, for a process that does nothing else meanwhile."""
+
+    def __init__(self, runner: asyncio.Runner, lock: AbstractAsyncContextManager[Any]) -> None:
+        self._runner, self._lock = runner, lock
+
+    def __enter__(self) -> None:
+        self._runner.run(self._enter())
+
+    async def _enter(self) -> None:
+        await self._lock.__aenter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runner.run(self._exit(kind, error, trace))
+
+    async def _exit(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._lock.__aexit__(kind, error, trace)
 
 
 # Redis
@@ -221,6 +245,18 @@ def _etcd3gw(place: Place, name: str, ttl: int = TTL) -> Opened:
     return Opened(lambda: lock, fresh, client.session.close)
 
 
+def _etcd_client_py(place: Place, name: str, ttl: int = TTL) -> Opened:
+    library = importlib.import_module("etcd_client")
+    client = library.Client([f"http://{urlsplit(place.on).netloc}"])
+    option = library.EtcdLockOption(f"{place.namespace}-{name}".encode(), ttl=ttl)
+    runner = asyncio.Runner()
+
+    def fresh() -> InLoop:
+        return InLoop(runner, client.with_lock(option))
+
+    return Opened(fresh, fresh, runner.close)
+
+
 def _kazoo(place: Place, name: str, ttl: int = TTL) -> Opened:
     client = importlib.import_module("kazoo.client").KazooClient(hosts=urlsplit(place.on).netloc, timeout=ttl)
     client.start(timeout=30)
@@ -280,6 +316,7 @@ PEERS = (
     Contestant("named-lock", "GET_LOCK by hand, PyMySQL", "mysql", "pymysql", _named_lock, bare=True),
     Contestant("sqlalchemy-dlock-mysql", "sqlalchemy-dlock", "mysql", "sqlalchemy_dlock", _sqlalchemy_dlock),
     Contestant("etcd3gw", "etcd3gw Lock", "etcd", "etcd3gw", _etcd3gw),
+    Contestant("etcd-client-py", "etcd-client-py", "etcd", "etcd_client", _etcd_client_py),
     Contestant("kazoo", "kazoo Lock", "zookeeper", "kazoo", _kazoo),
     Contestant("py-consul", "session and key by hand, py-consul", "consul", "consul", _py_consul),
 )
