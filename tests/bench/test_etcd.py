@@ -23,7 +23,7 @@ def test_leasehold_is_measured_beside_the_floor(tmp_path: Path) -> None:
     takes, crowd = results.tables
     assert takes.rows[0].who.startswith("floor")
     assert takes.rows[0].figures[uncontended.RATIO].value == 1.0
-    assert {"Leasehold", "Leasehold (asyncio)", "etcd3gw Lock"} <= {row.who for row in takes.rows}
+    assert {"Leasehold", "Leasehold (asyncio)", "etcd3gw Lock", "etcd-client-py"} <= {row.who for row in takes.rows}
     assert crowd.rows[0].figures[contended.CHANGES].value > 0
     assert results.versions["etcd"].startswith("3.")
 

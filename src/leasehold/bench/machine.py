@@ -30,6 +30,7 @@ PACKAGES = (
     "pymysql",
     "grpcio",
     "etcd3gw",
+    "etcd-client-py",
     "kazoo",
     "py-consul",
 )
