@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 from tests.chaos.fault_site import AlwaysAll, Line, a_site
+from tests.support.server_process import memory_folder
 
 from leasehold.chaos.servers import started
 from leasehold.chaos.servers.process import OwnServer
 from leasehold.chaos.site import Site
 from leasehold.testing.proxy import Proxy
 
-MEMORY = Path("/dev/shm")
-
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as path:
-        yield Path(path)
+    with memory_folder() as folder:
+        yield folder
 
 
 @pytest.fixture

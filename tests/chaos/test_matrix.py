@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.support.server_process import memory_folder
 
 from leasehold import engines, wires
 from leasehold.chaos.running import Outcome, Plan, run
@@ -25,7 +25,6 @@ from leasehold.chaos.site import Server
 TTL = 1.0
 SEED = 11  # with it, a kill and a pause both begin within two seconds
 AT_ONCE = 4
-MEMORY = Path("/dev/shm")
 SAFETY = ("token order", "stale writes", "lost updates", "linearizable", "partitions")
 
 
@@ -93,15 +92,13 @@ def until_all_struck(row: Row, url: str, folder: Path, servers: list[Server]) ->
 
 def outcomes_of(rows: Sequence[Row]) -> dict[str, Outcome]:
     """Of runs on one server, one after the other."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as path:
-        folder = Path(path)
-        with engine(rows[0], folder) as (url, servers):
-            address = url[url.index(":") :]
-            scheme = url[: url.index(":")]
-            return {
-                row.engine: until_all_struck(row, (scheme if row is rows[0] else row.engine) + address, folder, servers)
-                for row in rows
-            }
+    with memory_folder() as folder, engine(rows[0], folder) as (url, servers):
+        address = url[url.index(":") :]
+        scheme = url[: url.index(":")]
+        return {
+            row.engine: until_all_struck(row, (scheme if row is rows[0] else row.engine) + address, folder, servers)
+            for row in rows
+        }
 
 
 @pytest.fixture(scope="module")

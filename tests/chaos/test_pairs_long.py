@@ -6,11 +6,10 @@ No engine has all faults: only Redis with a replica fails over, and only a clust
 from __future__ import annotations
 
 import itertools
-import tempfile
-from pathlib import Path
 
 import pytest
-from tests.chaos.test_matrix import MEMORY, SAFETY, SEED, TTL
+from tests.chaos.test_matrix import SAFETY, SEED, TTL
+from tests.support.server_process import memory_folder
 
 from leasehold.chaos.faults import FAULTS
 from leasehold.chaos.running import Outcome, Plan, run
@@ -60,11 +59,10 @@ def wrong_in(outcome: Outcome) -> list[tuple[str, object]]:
 
 def check_pairs(engine: str, members: int, missing: set[Pair], *, first: tuple[str, ...] = ()) -> None:
     """Run these faults in every pair, and whatever pair is missing then by itself."""
-    folder = tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
-    with folder as path, started(engine, Path(path), members=members, witness=True) as (url, servers):
+    with memory_folder() as folder, started(engine, folder, members=members, witness=True) as (url, servers):
         for number in range(ROUNDS):
             for faults in [first] if first and number == 0 else sorted(missing):
-                place = Path(path) / f"run-{number}-{len(missing)}"
+                place = folder / f"run-{number}-{len(missing)}"
                 place.mkdir()
                 seconds = TTL * A_PAIR_TAKES * max(len(pairs_of(faults)), 2)
                 plan = Plan(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from tests.support.server_process import memory_folder
 
 from leasehold.chaos.peers import PEERS, Peer
 from leasehold.chaos.servers import started
@@ -19,15 +18,8 @@ from leasehold.errors import Misuse
 
 # What libraries leave open, or say about themselves, is not ours to turn into errors.
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.nightly]
-MEMORY = Path("/dev/shm")
 INSTALLED = [name for name, kind in PEERS.items() if kind.installed()]
 TTL = 2.0
-
-
-@contextlib.contextmanager
-def memory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(params=INSTALLED)
@@ -37,7 +29,7 @@ def kind(request: pytest.FixtureRequest) -> type[Peer]:
 
 @pytest.fixture
 def engine(kind: type[Peer]) -> Iterator[tuple[str, Server]]:
-    with memory() as folder, started(kind.engines[0], folder) as (url, [server]):
+    with memory_folder() as folder, started(kind.engines[0], folder) as (url, [server]):
         yield url, server
 
 
@@ -99,7 +91,7 @@ def test_a_lock_that_ran_out_is_known_to_have(kind: type[Peer], engine: tuple[st
 
 
 def test_kazoo_is_heard_when_it_tells_of_a_loss() -> None:
-    with memory() as folder, started("zookeeper", folder) as (url, [server]), client(PEERS["kazoo"], url) as one:
+    with memory_folder() as folder, started("zookeeper", folder) as (url, [server]), client(PEERS["kazoo"], url) as one:
         told: list[bool] = []
         held = one.take("orders", ttl=TTL, wait=20, told=lambda: told.append(True))
         assert held is not None

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
 from tests.chaos.planted.bugs import BUGS, Bug
+from tests.support.server_process import memory_folder
 
 from leasehold.chaos.faults import FAULTS
 from leasehold.chaos.running import Outcome, Plan, run
 from leasehold.chaos.servers import started
 
 FOLDER = Path(__file__).with_name("planted")
-MEMORY = Path("/dev/shm")
 QUICK = ("release-without-owner-check", "one-holder-for-all", "token-deleted-with-the-lease")
 EACH = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.nightly]) for name in BUGS]
 TRIES = 3
@@ -30,8 +29,7 @@ FOUND_WITHIN = 400
 
 def outcome_of(bug: Bug, seed: int, seconds: float) -> Outcome:
     """Of a run on a server of its own."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as path:
-        folder = Path(path)
+    with memory_folder() as folder:
         (folder / "run").mkdir()
         with started("redis", folder, members=bug.members) as (url, servers):
             plan = Plan(

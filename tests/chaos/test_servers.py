@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.server_process import memory_folder
 
 from leasehold import Leasehold, LeaseLost
 from leasehold.chaos.servers import CLUSTERS, ENGINES, NoServer, find, started
@@ -20,13 +20,11 @@ from leasehold.chaos.site import Server
 
 pytestmark = pytest.mark.nightly
 
-MEMORY = Path("/dev/shm")
-
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as path:
-        yield Path(path)
+    with memory_folder() as folder:
+        yield folder
 
 
 def lives(pid: int) -> bool:

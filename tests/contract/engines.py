@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tests.support.redis_server import RedisServer, running
+from tests.support.server_process import memory_folder
 
 import servers
 from leasehold.testing import EngineUnderTest
@@ -35,23 +35,15 @@ def sqlite(folder: Path) -> Iterator[EngineUnderTest]:
     yield EngineUnderTest(url=f"sqlite:///{path}", pause=pause, resume=resume)
 
 
-@contextlib.contextmanager
-def memory_folder(folder: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: a server that syncs every write is quick there."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else folder) as path:
-        yield Path(path)
-
-
 def _redis(program: str) -> Callable[[Path], AbstractContextManager[EngineUnderTest]]:
     @contextlib.contextmanager
-    def run(folder: Path) -> Iterator[EngineUnderTest]:
+    def run(_folder: Path) -> Iterator[EngineUnderTest]:
         given = servers.given_url(program)
         if given:
             yield EngineUnderTest(url=given, interruptions=SOME_INTERRUPTIONS)
             return
         durable = ("--appendonly", "yes", "--appendfsync", "always")
-        with memory_folder(folder) as memory, running(RedisServer(program, memory, *durable)) as server:
+        with memory_folder() as memory, running(RedisServer(program, memory, *durable)) as server:
             yield EngineUnderTest(
                 url=server.url,
                 pause=server.pause,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.contract.engines import memory_folder
 from tests.support.etcd_server import running_etcd
+from tests.support.server_process import memory_folder
 
 import servers
 from leasehold.testing import EngineUnderTest
@@ -22,13 +22,12 @@ QUICK = ("--heartbeat-interval=50", "--election-timeout=500")
 
 
 @pytest.fixture(scope="session")
-def engine_under_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineUnderTest]:
+def engine_under_test() -> Iterator[EngineUnderTest]:
     given = servers.given_url("etcd")
     if given:
         yield EngineUnderTest(url=given, interruptions=INTERRUPTIONS, turn=TURN, slack=SLACK)
         return
-    folder = tmp_path_factory.mktemp("etcd")
-    with memory_folder(folder) as memory, running_etcd(memory, settings=QUICK) as server:
+    with memory_folder() as memory, running_etcd(memory, settings=QUICK) as server:
         yield EngineUnderTest(
             url=server.url,
             pause=server.pause,

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+from tests.engines.sql_help import fresh_namespace
 from tests.support.mariadb_server import MariadbServer
 
-from leasehold.core.engine import Engine, Want
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.mysql import MysqlEngine, MysqlFamily
 from leasehold.wires.mysql_target import target_from_url
 
 MOVABLE_CLOCK = "(SELECT micros FROM test_time)"
 """No stored function: within a statement that calls one, the server forgets what LAST_INSERT_ID was told."""
-_numbers = itertools.count(1)
-
-
-def fresh_namespace() -> str:
-    return f"test-{next(_numbers)}"
 
 
 class MovableClock:
@@ -61,21 +54,6 @@ def opened(url: str, *, namespace: str | None = None, clock: str | None = None) 
         yield engine
     finally:
         run_blocking(engine.close())
-
-
-def soon(engine: Engine, seconds: float = 5.0) -> float:
-    return engine.world.now() + seconds
-
-
-def want(name: str, holder: str, ttl: float = 30.0) -> Want:
-    return Want(name, holder, ttl, about=f"{holder}@here:1")
-
-
-def eventually(condition: Callable[[], bool], within: float = 10.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol, TypeVar
 
+from tests.engines.sql_help import fresh_namespace, soon, want
 from tests.support.postgres_server import PASSWORD, PostgresServer
 
-from leasehold.core.engine import Busy, Engine, Grant, Renewal, Want
+from leasehold.core.engine import Busy, Grant, Renewal, Want
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.postgres import PostgresEngine, PostgresFamily, open_engine
 from leasehold.wires.postgres_target import target_from_url
 
 T = TypeVar("T")
-WORLDS = ("blocking", "asyncio")
 MOVABLE_CLOCK = "public.test_clock()"
-_numbers = itertools.count(1)
-
-
-def fresh_namespace() -> str:
-    return f"test-{next(_numbers)}"
 
 
 class MovableClock:
@@ -62,21 +55,6 @@ def opened(url: str, *, namespace: str | None = None, clock: str | None = None) 
         yield engine
     finally:
         run_blocking(engine.close())
-
-
-def soon(engine: Engine, seconds: float = 5.0) -> float:
-    return engine.world.now() + seconds
-
-
-def want(name: str, holder: str, ttl: float = 30.0) -> Want:
-    return Want(name, holder, ttl, about=f"{holder}@here:1")
-
-
-def eventually(condition: Callable[[], bool], within: float = 10.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 class Run(Protocol):

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.engines.consul_help import WORLDS, Driven, World, family_at, fresh_name, want
+from tests.engines.consul_help import Driven, family_at
+from tests.engines.driving import WORLDS, World, fresh_name, want
 from tests.support.certificates import make_certificates
 from tests.support.consul_server import LEAST_TTL, ConsulNode, running_consul
 

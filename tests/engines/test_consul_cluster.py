@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.engines.consul_help import eventually, fresh_name
+from tests.engines.driving import eventually, fresh_name
 from tests.support.consul_server import ConsulCluster, running_cluster
 
 from leasehold import EngineError, Leasehold

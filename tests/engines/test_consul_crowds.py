@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.engines.consul_help import WORLDS, Driven, eventually, family_at, fresh_name, want
+from tests.engines.consul_help import Driven, family_at
+from tests.engines.driving import WORLDS, eventually, fresh_name, want
 from tests.engines.in_turn import assert_served_in_turn
 from tests.support.consul_server import ConsulNode, running_consul
 
@@ -42,7 +43,7 @@ def other(server: ConsulNode) -> Iterator[Driven]:
 def asked(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What an engine asks for from now on."""
     seen: list[str] = []
-    wire: Any = driven.engine._wire  # type: ignore[attr-defined]  # each has one
+    wire: Any = driven.engine._wire  # each has one
     ask = wire._ask
 
     async def noted(method: str, target: str, request: str | None, *more: Any, **settings: Any) -> Answer:

@@ -9,7 +9,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.engines.consul_help import WORLDS, Driven, World, eventually, family_at, fresh_name, want
+from tests.engines.consul_help import Driven, family_at
+from tests.engines.driving import WORLDS, World, eventually, fresh_name, want
 from tests.support.consul_server import LEAST_TTL, ConsulNode, running_consul
 
 from leasehold import Leasehold, LeaseLost
@@ -293,7 +294,7 @@ def test_a_release_by_force_ends_more_than_fits_in_a_transaction(opened: Open, s
 
 def when_it_has_looked(engine: Driven, happens: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
     """Let something happen once, between what an engine has read and what it does next."""
-    wire = engine.engine._wire  # type: ignore[attr-defined]
+    wire = engine.engine._wire
     looked, still_to_come = wire.entries, [happens]
 
     async def entries(start: bytes, until: float) -> object:

@@ -8,8 +8,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.engines.consul_help import WORLDS, Driven, World, eventually, family_at, fresh_name, want
-from tests.support.consul_server import LEAST_TTL, ConsulNode, memory_folder, running_consul
+from tests.engines.consul_help import Driven, family_at
+from tests.engines.driving import WORLDS, World, eventually, fresh_name, want
+from tests.support.consul_server import LEAST_TTL, ConsulNode, running_consul
+from tests.support.server_process import memory_folder
 
 from leasehold import AsyncLeasehold, EngineError, EngineUnavailable, Leasehold, NotAcquired, OutcomeUnknown
 from leasehold.core.engine import Busy, Grant, Renewal

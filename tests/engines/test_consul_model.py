@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from tests.engines.consul_help import Driven, family_at, fresh_name
+from tests.engines.consul_help import Driven, family_at
+from tests.engines.driving import fresh_name
 from tests.support.consul_server import ConsulNode, running_consul
 
 from leasehold.core.engine import Busy, Grant, Mode, NameStatus, Renewal, Want

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.engines.consul_help import want
+from tests.engines.driving import want
 
 from leasehold.engines.consul_sessions import Sessions
 from leasehold.engines.key_queue import keys_of

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.engines.etcd_help import Driven, counted, family_at, fresh_name, want
+from tests.engines.driving import fresh_name, want
+from tests.engines.etcd_help import Driven, counted, family_at
 from tests.support.certificates import make_certificates
 from tests.support.etcd_server import EtcdNode, encoded, running_etcd
 

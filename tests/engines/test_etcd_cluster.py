@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.engines.etcd_help import fresh_name
+from tests.engines.driving import fresh_name
 from tests.support.etcd_server import EtcdCluster, EtcdNode, running_cluster
 
 from leasehold import EngineError, EngineUnavailable, Leasehold

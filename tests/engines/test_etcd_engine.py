@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.engines.etcd_help import WORLDS, Driven, World, counted, eventually, family_at, fresh_name, want
+from tests.engines.driving import WORLDS, World, eventually, fresh_name, want
+from tests.engines.etcd_help import Driven, counted, family_at
 from tests.support.etcd_server import EtcdNode, encoded, running_etcd
 
 from leasehold import Leasehold, LeaseLost, Misuse, NotAcquired

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.engines.etcd_help import Driven, eventually, family_at, fresh_name, want
+from tests.engines.driving import eventually, fresh_name, want
+from tests.engines.etcd_help import Driven, family_at
 from tests.support.etcd_server import EtcdNode, running_etcd
 
 from leasehold import EngineError, EngineUnavailable, Leasehold, LeaseLost

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.engines.etcd_help import WORLDS, Counted, Driven, World, counted, family_at, fresh_name, keys_of, want
+from tests.engines.driving import WORLDS, World, fresh_name, want
+from tests.engines.etcd_help import Counted, Driven, counted, family_at, keys_of
 from tests.support.etcd_server import EtcdNode, encoded, running_etcd
 
 from leasehold import EngineError, EngineUnavailable, OutcomeUnknown

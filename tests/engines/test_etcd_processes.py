@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.engines.etcd_help import eventually, fresh_name, keys_of
+from tests.engines.driving import eventually, fresh_name
+from tests.engines.etcd_help import keys_of
 from tests.support.etcd_server import EtcdNode, running_etcd
 
 from leasehold import AsyncLeasehold, Leasehold

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tests.contract.engines import memory_folder
-from tests.engines.etcd_help import WORLDS, Driven, counted, eventually, family_at, fresh_name, want
+from tests.engines.driving import WORLDS, eventually, fresh_name, want
+from tests.engines.etcd_help import Driven, counted, family_at
 from tests.support.etcd_server import EtcdNode, running_etcd
+from tests.support.server_process import memory_folder
 
 from leasehold.core.engine import Busy, Grant, Want
 from leasehold.engines.etcd import SHORT_WAIT
@@ -20,8 +21,8 @@ AT_ONCE = SHORT_WAIT * 0.7
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdNode]:
-    with memory_folder(tmp_path_factory.mktemp("etcd")) as folder, running_etcd(folder) as server:
+def server() -> Iterator[EtcdNode]:
+    with memory_folder() as folder, running_etcd(folder) as server:
         yield server
 
 

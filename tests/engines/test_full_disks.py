@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from tests.support import mariadb_server, postgres_server
 from tests.support.mariadb_server import MariadbServer, running_mariadb
-from tests.support.postgres_server import PostgresServer, own_folder, running_postgres
+from tests.support.postgres_server import PostgresServer, running_postgres
 from tests.support.redis_server import RedisServer, running
+from tests.support.server_process import memory_folder
 
 from leasehold import EngineUnavailable, Leasehold
 
@@ -62,10 +63,10 @@ def redis_on(folder: Path) -> Iterator[tuple[str, Path]]:
 @contextlib.contextmanager
 def on_a_small_disk(engine: str) -> Iterator[tuple[str, Path]]:
     if engine == "postgresql":
-        with own_folder() as folder, running_postgres() as server, postgresql_on(folder, server) as place:
+        with memory_folder() as folder, running_postgres() as server, postgresql_on(folder, server) as place:
             yield place
     elif engine == "redis":
-        with own_folder() as folder, redis_on(folder) as place:
+        with memory_folder() as folder, redis_on(folder) as place:
             yield place
     else:
         with running_mariadb() as other, mariadb_on(other) as place:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pymysql
 import pytest
 import sqlalchemy
-from tests.engines.mysql_help import calling, opened, soon, want
+from tests.engines.mysql_help import calling, opened
+from tests.engines.sql_help import soon, want
 from tests.support.certificates import make_certificates
 from tests.support.mariadb_server import PASSWORD, MariadbServer, running_mariadb
 

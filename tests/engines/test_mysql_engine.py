@@ -8,7 +8,9 @@ import threading
 import time
 
 import pytest
-from tests.engines.mysql_help import MOVABLE_CLOCK, MovableClock, calling, eventually, opened, soon, want
+from tests.engines.driving import eventually
+from tests.engines.mysql_help import MOVABLE_CLOCK, MovableClock, calling, opened
+from tests.engines.sql_help import soon, want
 from tests.support.mariadb_server import MariadbServer
 
 from leasehold.core.engine import Busy, Grant, Renewal, Want

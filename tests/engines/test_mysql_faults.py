@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.engines.mysql_help import calling, eventually, opened, soon, want
+from tests.engines.driving import eventually
+from tests.engines.mysql_help import calling, opened
+from tests.engines.sql_help import soon, want
 from tests.support.mariadb_server import MariadbServer, running_mariadb
 
 from leasehold import Leasehold

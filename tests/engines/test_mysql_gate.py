@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.engines.mysql_help import calling, eventually, fresh_namespace, opened, soon, want
+from tests.engines.driving import eventually
+from tests.engines.mysql_help import calling, opened
+from tests.engines.sql_help import fresh_namespace, soon, want
 from tests.support.mariadb_server import MariadbServer, running_mariadb
 
 from leasehold.core.engine import Busy, Grant

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.engines.mysql_help import Run, calling, eventually, opened, soon, want
+from tests.engines.driving import eventually
+from tests.engines.mysql_help import Run, calling, opened
+from tests.engines.sql_help import soon, want
 from tests.support.mariadb_server import MariadbServer
 
 from leasehold.core.engine import Busy, Grant, Want

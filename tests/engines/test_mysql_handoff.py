@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
-from tests.engines.mysql_help import calling, eventually, opened, soon, want
+from tests.engines.driving import eventually
+from tests.engines.mysql_help import calling, opened
+from tests.engines.sql_help import soon, want
 from tests.support.mariadb_server import MariadbServer
 
 from leasehold.core.engine import Busy, Grant

@@ -10,7 +10,8 @@ import threading
 import time
 
 import pytest
-from tests.engines.mysql_help import eventually, fresh_namespace, soon, want
+from tests.engines.driving import eventually
+from tests.engines.sql_help import fresh_namespace, soon, want
 from tests.support.mariadb_server import MariadbServer
 
 from leasehold import Capability, Leasehold, LeaseLost, NotAcquired, NotSupported

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import pytest
 from psycopg.pq import ConnStatus
-from tests.contract.engines import memory_folder
 from tests.support.consul_server import running_consul
 from tests.support.etcd_server import running_etcd
 from tests.support.liar import ByteLiar, Liar, MessageLiar, Spoiled
 from tests.support.mariadb_server import running_mariadb
 from tests.support.postgres_server import running_postgres
 from tests.support.redis_server import RedisServer, running
+from tests.support.server_process import memory_folder
 from tests.support.zookeeper_server import running_zookeeper
 
 from leasehold.core.engine import Busy, Engine, EngineFamily, Grant, Renewal, Want
@@ -94,7 +94,7 @@ def site_of(engine: str, folder: Any) -> Iterator[Site]:
             silent = "renew_lost" if session else ""
             yield Site(server.port, lambda port: url_at(port).replace(of, scheme, 1), silent=silent)
         elif kind == "etcd":
-            server = started(running_etcd(started(memory_folder(folder))))
+            server = started(running_etcd(started(memory_folder())))
             yield Site(server.port, lambda port: f"etcd://127.0.0.1:{port}", MessageLiar, "check_purpose")
         else:
             server = started(running_consul() if kind == "consul" else running_zookeeper())

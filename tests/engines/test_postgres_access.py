@@ -11,9 +11,12 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 import sqlalchemy
-from tests.engines.postgres_help import WORLDS, assert_hidden, calling, exercise, want
+from tests.engines.driving import WORLDS
+from tests.engines.postgres_help import assert_hidden, calling, exercise
+from tests.engines.sql_help import want
 from tests.support.certificates import make_certificates
-from tests.support.postgres_server import PASSWORD, PostgresServer, own_folder, running_postgres
+from tests.support.postgres_server import PASSWORD, PostgresServer, running_postgres
+from tests.support.server_process import memory_folder
 
 from leasehold import EngineError, EngineUnavailable, GuaranteeWarning, Leasehold, Misuse
 from leasehold.core.engine import Grant
@@ -102,7 +105,7 @@ def test_a_read_only_server_is_told_and_nothing_is_left(postgres_server: Postgre
 @pytest.fixture(scope="module")
 def standby() -> Iterator[tuple[PostgresServer, PostgresServer]]:
     """A primary, and a standby that was copied from it."""
-    with running_postgres() as primary, own_folder() as folder:
+    with running_postgres() as primary, memory_folder() as folder:
         with Leasehold(primary.url) as locks:
             locks.status("any")
         copy = PostgresServer(folder)
@@ -139,7 +142,7 @@ def test_of_several_servers_the_primary_is_used(standby: tuple[PostgresServer, P
 @pytest.fixture(scope="module")
 def tls() -> Iterator[PostgresServer]:
     """A server whose certificate is for `localhost`, by an authority of its own; others are beside it."""
-    with own_folder() as folder:
+    with memory_folder() as folder:
         server = PostgresServer(folder, {"ssl": "on", "ssl_cert_file": "server.pem", "ssl_key_file": "server.key"})
         make_certificates(folder, "DNS:localhost")
         try:

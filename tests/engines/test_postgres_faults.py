@@ -8,7 +8,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.engines.postgres_help import WORLDS, assert_hidden, calling, eventually, exercise, fresh_namespace, want
+from tests.engines.driving import WORLDS, eventually
+from tests.engines.postgres_help import assert_hidden, calling, exercise
+from tests.engines.sql_help import fresh_namespace, want
 from tests.support.postgres_server import PostgresServer, running_postgres
 
 from leasehold import EngineError, EngineUnavailable, GuaranteeWarning, Leasehold

@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.engines.postgres_help import WORLDS, Caller, calling, eventually, want
+from tests.engines.driving import WORLDS, eventually
+from tests.engines.postgres_help import Caller, calling
+from tests.engines.sql_help import want
 from tests.support.postgres_server import PostgresServer, running_postgres
 
 from leasehold.core.acquire import Attempt, acquire

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
-from tests.engines.postgres_help import WORLDS, calling, want
+from tests.engines.driving import WORLDS
+from tests.engines.postgres_help import calling
+from tests.engines.sql_help import want
 from tests.support.postgres_server import PostgresServer
 
 from leasehold.core.engine import Busy, Grant

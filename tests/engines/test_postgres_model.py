@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import pytest
 from tests.engines import sql_model
-from tests.engines.postgres_help import MOVABLE_CLOCK, MovableClock, family, soon
+from tests.engines.postgres_help import MOVABLE_CLOCK, MovableClock, family
+from tests.engines.sql_help import soon
 from tests.engines.sql_model import BARRIER
 from tests.support.postgres_server import PostgresServer
 

@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from tests.engines.postgres_help import WORLDS, calling, exercise, want
+from tests.engines.driving import WORLDS
+from tests.engines.postgres_help import calling, exercise
+from tests.engines.sql_help import want
 from tests.support.pgbouncer import running_pgbouncer
 from tests.support.postgres_server import PostgresServer
 

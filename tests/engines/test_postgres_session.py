@@ -13,7 +13,9 @@ import time
 from typing import cast
 
 import pytest
-from tests.engines.postgres_help import assert_hidden, eventually, fresh_namespace, soon, want
+from tests.engines.driving import eventually
+from tests.engines.postgres_help import assert_hidden
+from tests.engines.sql_help import fresh_namespace, soon, want
 from tests.support.pgbouncer import running_pgbouncer
 from tests.support.postgres_server import PostgresServer
 from tests.support.programs import stopped

@@ -16,7 +16,8 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
-from tests.engines.postgres_help import eventually, fresh_namespace
+from tests.engines.driving import eventually
+from tests.engines.sql_help import fresh_namespace
 from tests.support.postgres_server import PostgresServer
 
 from leasehold import EngineError, Leasehold, Misuse, NotAcquired

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from tests.engines import mysql_help, postgres_help
-from tests.engines.postgres_help import eventually
+from tests.engines.driving import eventually
+from tests.engines.sql_help import fresh_namespace
 from tests.support.mariadb_server import MariadbServer
 from tests.support.postgres_server import PostgresServer
 
@@ -219,7 +220,7 @@ def play(twins: Twins, clock: postgres_help.MovableClock | mysql_help.MovableClo
 def test_advisory_locks(seed: int, postgres_server: PostgresServer) -> None:
     clock = postgres_help.MovableClock(postgres_server)
     target = postgres_target.target_from_url(postgres_server.url.replace("postgresql", "postgresql+session", 1))
-    namespace = postgres_help.fresh_namespace()
+    namespace = fresh_namespace()
     family = PostgresSessionFamily(target, namespace, "test", clock=postgres_help.MOVABLE_CLOCK)
     twins, rng = PostgresTwins(family, PostgresSessions(lambda: clock.micros), postgres_server), Random(seed)
     play(twins, clock, rng)
@@ -229,7 +230,7 @@ def test_advisory_locks(seed: int, postgres_server: PostgresServer) -> None:
 def test_named_locks(seed: int, mariadb_server: MariadbServer) -> None:
     clock = mysql_help.MovableClock(mariadb_server)
     target = mysql_target.target_from_url(mariadb_server.url.replace("://", "+session://", 1))
-    family = MysqlSessionFamily(target, mysql_help.fresh_namespace(), "test", clock=mysql_help.MOVABLE_CLOCK)
+    family = MysqlSessionFamily(target, fresh_namespace(), "test", clock=mysql_help.MOVABLE_CLOCK)
     model, is_short = MysqlSessions(lambda: clock.micros), mariadb_server.engine == "mariadb"
     twins, rng = MysqlTwins(family, model, clock, is_short=is_short), Random(seed)
     clock.sql("UPDATE leasehold_meta SET base = 0")  # other tests have swept here: tokens would begin above theirs

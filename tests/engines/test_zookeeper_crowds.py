@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests.engines.driving import WORLDS, World, eventually, fresh_name, want
 from tests.engines.in_turn import assert_served_in_turn
-from tests.engines.zookeeper_help import WORLDS, Driven, World, eventually, family_at, fresh_name, want
+from tests.engines.zookeeper_help import Driven, family_at
 from tests.support.zookeeper_server import ZooKeeperServer, running_zookeeper
 
 from leasehold import AsyncLeasehold, Leasehold

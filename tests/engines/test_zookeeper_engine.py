@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tests.engines.zookeeper_help import WORLDS, Driven, World, eventually, expire, family_at, fresh_name, want
+from tests.engines.driving import WORLDS, World, eventually, fresh_name, want
+from tests.engines.zookeeper_help import Driven, expire, family_at
 from tests.support.zookeeper_server import TICK, ZooKeeperServer, running_zookeeper
 
 from leasehold import EngineError, EngineUnavailable, InvalidTTL, OutcomeUnknown

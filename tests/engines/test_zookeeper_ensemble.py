@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.engines.zookeeper_help import eventually, fresh_name
+from tests.engines.driving import eventually, fresh_name
 from tests.support.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer, running_ensemble
 
 from leasehold import EngineError, EngineUnavailable, Leasehold

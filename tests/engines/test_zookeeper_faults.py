@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.engines.zookeeper_help import expire, fresh_name
+from tests.engines.driving import fresh_name
+from tests.engines.zookeeper_help import expire
 from tests.support.certificates import make_certificates
 from tests.support.zookeeper_server import TICK, ZooKeeperServer, running_zookeeper
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
-from tests.engines.zookeeper_help import Driven, family_at, want
+from tests.engines.driving import want
+from tests.engines.zookeeper_help import Driven, family_at
 from tests.support.zookeeper_server import ZooKeeperServer, running_zookeeper
 
 from leasehold.core.engine import Busy, Grant, Mode, Renewal, Want

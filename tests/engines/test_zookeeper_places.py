@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.engines.zookeeper_help import want
+from tests.engines.driving import want
 
 from leasehold.engines.zookeeper_places import Places
 from leasehold.engines.zookeeper_queue import node_in

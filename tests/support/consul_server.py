@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
-import subprocess
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -14,24 +11,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.support.programs import program_of
+from tests.support.server_process import ServerProcess, leader_of, memory_folder
 
 from leasehold.testing.ports import free_ports
-from leasehold.testing.processes import freeze
 
-STARTS_WITHIN = 40.0
 LEAST_TTL = 0.5
 """The tests' servers allow sessions this short; Consul's own limit is 10 s."""
 ROOT_TOKEN = "5a4ce5f2-9ad1-4d3b-8f70-000000000001"
 
 
-class ConsulNode:
+class ConsulNode(ServerProcess):
     """One server in a folder. `start` after `kill` finds what the folder kept, on the same ports."""
 
     def __init__(self, folder: Path, name: str = "one") -> None:
-        program = program_of("consul")
-        self._program, self._folder, self.name = str(program), folder, name
+        super().__init__("Consul", folder / f"{name}.log")
+        self._program, self._folder, self.name = str(program_of("consul")), folder, name
         self.port, self.serf_port, rpc_port, self.tls_port = free_ports(4)
         self._settings: dict[str, Any] = {
             "server": True,
@@ -51,7 +46,6 @@ class ConsulNode:
             },
         }  # fmt: skip
         self.token: str | None = None
-        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -60,10 +54,6 @@ class ConsulNode:
     @staticmethod
     def url_at(host: str, port: int) -> str:
         return f"consul://{host}:{port}/?least_ttl={LEAST_TTL}"
-
-    @property
-    def _log(self) -> Path:
-        return self._folder / f"{self.name}.log"
 
     def configure(self, **settings: Any) -> None:
         """Change settings before the start."""
@@ -83,21 +73,18 @@ class ConsulNode:
         """Start the process; `wait` waits until it serves."""
         config = self._folder / f"{self.name}.json"
         config.write_text(json.dumps(self._settings))
-        with self._log.open("ab") as log:
-            command = [self._program, "agent", f"-config-file={config}"]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        self.launch([self._program, "agent", f"-config-file={config}"])
 
     def wait(self) -> None:
         """Wait until it has a leader that answers."""
-        give_up_at = time.monotonic() + STARTS_WITHIN
-        while True:
-            try:
-                self.ask("GET", "session/list?consistent", within=2.0)
-                return
-            except (OSError, ValueError):
-                if self.process is None or self.process.poll() is not None or time.monotonic() > give_up_at:
-                    pytest.fail(f"consul did not start:\n{self._log.read_text()[-2000:]}")
-                time.sleep(0.02)
+        self.wait_until(self._serves)
+
+    def _serves(self) -> bool:
+        try:
+            self.ask("GET", "session/list?consistent", within=2.0)
+        except (OSError, ValueError):
+            return False
+        return True
 
     def ask(self, method: str, path: str, body: Any = None, *, within: float = 10.0) -> Any:
         """Ask with the standard library, which shares no code with the engine under test."""
@@ -108,22 +95,6 @@ class ConsulNode:
         )
         with urllib.request.urlopen(request, timeout=within) as answer:
             return json.load(answer)
-
-    def signal(self, number: int) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    def pause(self) -> None:
-        assert self.process is not None
-        freeze(self.process.pid)
-
-    def resume(self) -> None:
-        self.signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(20)
 
     def restart(self) -> None:
         """Kill the process and start it on what it kept."""
@@ -193,14 +164,7 @@ class ConsulCluster:
 
     def leader(self) -> ConsulNode:
         """The leader, as it says itself."""
-        give_up_at = time.monotonic() + STARTS_WITHIN
-        while time.monotonic() < give_up_at:
-            for node in self.nodes:
-                with contextlib.suppress(OSError, ValueError):
-                    if node.is_leader():
-                        return node
-            time.sleep(0.1)
-        pytest.fail("the cluster has no leader")
+        return leader_of(self.nodes, ConsulNode.is_leader)
 
     def bring_back(self, node: ConsulNode) -> None:
         node.start()
@@ -208,17 +172,7 @@ class ConsulCluster:
 
     def end(self) -> None:
         for node in self.nodes:
-            with contextlib.suppress(AssertionError, ProcessLookupError):
-                node.resume()
             node.kill()
-
-
-@contextlib.contextmanager
-def memory_folder() -> Iterator[Path]:
-    """A folder in memory where there is one: Consul syncs every write."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
-        yield Path(path)
 
 
 @contextlib.contextmanager

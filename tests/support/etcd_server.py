@@ -6,38 +6,29 @@ import base64
 import contextlib
 import itertools
 import json
-import signal
-import subprocess
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.support.programs import program_of
+from tests.support.server_process import ServerProcess, leader_of
 
 from leasehold.testing.ports import free_port
-from leasehold.testing.processes import freeze
-
-STARTS_WITHIN = 40.0
 
 
 def encoded(text: bytes | str) -> str:
     return base64.b64encode(text if isinstance(text, bytes) else text.encode()).decode()
 
 
-class EtcdNode:
+class EtcdNode(ServerProcess):
     """One process in a folder. `start` after `kill` finds what the folder kept, on the same ports."""
 
     def __init__(self, folder: Path, name: str = "one", *, scheme: str = "http", settings: Sequence[str] = ()) -> None:
-        program = program_of("etcd")
-        self._program, self._folder, self._settings = str(program), folder / name, list(settings)
+        super().__init__("etcd", folder / f"{name}.log")
+        self._program, self._folder, self._settings = str(program_of("etcd")), folder / name, list(settings)
         self.name, self.port, peer_port = name, free_port(), free_port()
         self.client_url, self.peer_url = f"{scheme}://127.0.0.1:{self.port}", f"http://127.0.0.1:{peer_port}"
-        self._log = folder / f"{name}.log"
-        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -58,45 +49,24 @@ class EtcdNode:
             "--log-level=error",
             *self._settings,
         ]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        self.launch(command)
 
     def wait(self) -> None:
-        give_up_at = time.monotonic() + STARTS_WITHIN
-        while True:
-            try:
-                # A linearizable read is answered by those only who have a leader.
-                self.ask("/v3/kv/range", {"key": encoded("any")}, within=2.0)
-                return
-            except (OSError, ValueError):
-                if self._ended() or time.monotonic() > give_up_at:
-                    pytest.fail(f"etcd did not start:\n{self._log.read_text()[-2000:]}")
-                time.sleep(0.05)
+        self.wait_until(self._serves)
 
-    def _ended(self) -> bool:
-        return self.process is None or self.process.poll() is not None
+    def _serves(self) -> bool:
+        try:
+            # A linearizable read is answered by those only who have a leader.
+            self.ask("/v3/kv/range", {"key": encoded("any")}, within=2.0)
+        except (OSError, ValueError):
+            return False
+        return True
 
     def ask(self, path: str, request: dict[str, Any], within: float = 10.0) -> Any:
         """Ask through the JSON gateway, which shares no code with the engine under test."""
         body = json.dumps(request).encode()
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", data=body, timeout=within) as answer:
             return json.load(answer)
-
-    def signal(self, number: int) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    def pause(self) -> None:
-        assert self.process is not None
-        freeze(self.process.pid)
-
-    def resume(self) -> None:
-        self.signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(20)
 
     def restart(self) -> None:
         """Kill the process and start it on what it kept."""
@@ -172,15 +142,8 @@ class EtcdCluster:
             node.wait()
 
     def leader(self) -> EtcdNode:
-        """The leader that the living agree on."""
-        give_up_at = time.monotonic() + STARTS_WITHIN
-        while time.monotonic() < give_up_at:
-            for node in self.nodes:
-                with contextlib.suppress(OSError, ValueError):
-                    if node.is_leader():
-                        return node
-            time.sleep(0.1)
-        pytest.fail("the cluster has no leader")
+        """The leader, as it says itself."""
+        return leader_of(self.nodes, EtcdNode.is_leader)
 
     def followers(self) -> list[EtcdNode]:
         leader = self.leader()
@@ -193,8 +156,6 @@ class EtcdCluster:
 
     def end(self) -> None:
         for node in self.nodes:
-            with contextlib.suppress(ProcessLookupError):
-                node.resume()
             node.kill()
 
 

@@ -9,8 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +16,7 @@ from typing import Any, ClassVar
 import pymysql
 import pytest
 from tests.support.programs import program_of
+from tests.support.server_process import ServerProcess, memory_folder
 
 import servers
 from leasehold.testing import EngineUnderTest
@@ -27,9 +26,6 @@ SYSTEM_USER = "mysql"
 """Who runs the server when the tests run as root, which it refuses to be run by."""
 PASSWORD = "canary-7Qx"
 """Of the user `leasehold`. Nothing that Leasehold shows may contain it."""
-STARTS_WITHIN = 30.0
-MEMORY, ROOM = Path("/dev/shm"), 2**30
-"""No test here pulls the plug; what would be synced to a disk that others are busy with is kept in memory."""
 SETTINGS = {
     "bind-address": "127.0.0.1",
     "max-connections": "400",
@@ -38,17 +34,16 @@ SETTINGS = {
 }
 
 
-class MariadbServer:
+class MariadbServer(ServerProcess):
     """One server process; `start` after `stop` or `kill` finds what the folder kept."""
 
     engine: ClassVar = "mariadb"
     settings: ClassVar[Mapping[str, str]] = {**SETTINGS, "innodb-log-file-size": "8M"}
 
     def __init__(self, folder: Path, **settings: str) -> None:
+        super().__init__(self.engine, folder / "log")
         self.folder, self.data, self._program = folder, folder / "data", program_of(self.engine)
         self._settings = {**self.settings, **settings}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._paused = False
         self.port = free_port()
 
     # Addresses
@@ -123,13 +118,8 @@ class MariadbServer:
             *(f"--{name}={value}" for name, value in self._settings.items()),
             *(() if "ssl-cert" in self._settings else self._without_certificate()),
         ]  # fmt: skip
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder)
-        give_up_at = time.monotonic() + STARTS_WITHIN
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > give_up_at:
-                pytest.fail(f"{self.engine} did not start: {(self.folder / 'log').read_text()[-500:]}")
-            time.sleep(0.02)
+        self.launch(command, self.folder)
+        self.wait_until(self._answers)
 
     def _without_certificate(self) -> list[str]:
         """Newer ones make a certificate of their own; ours speak TLS where a test says so."""
@@ -147,59 +137,16 @@ class MariadbServer:
 
     def stop(self) -> None:
         """Shut it down in good order; connections are cut."""
-        self.resume()
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End it at once, as a crash would: it recovers when it starts."""
-        self.resume()
-        self._end(signal.SIGKILL)
-
-    def _end(self, number: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is not None and process.poll() is None:
-            process.send_signal(number)
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(20)
+        self.end(signal.SIGTERM)
 
     def restart(self) -> None:
         """Shut it down and start it on the same port."""
         self.stop()
         self.start()
 
-    def pause(self) -> None:
-        """Freeze it: it answers nobody, and no connection is closed."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-        self._paused = True
-        stat = Path(f"/proc/{self._process.pid}/stat")
-        while stat.read_text().rpartition(")")[2].split()[0] not in "TZX":
-            time.sleep(0.001)
-
-    def resume(self) -> None:
-        """Let it go on."""
-        if self._paused and self._process is not None:
-            self._process.send_signal(signal.SIGCONT)
-            self._paused = False
-
     def connections(self, user: str = "leasehold") -> list[int]:
         """The ids of a user's connections."""
         return [number for [number] in self.sql("SELECT id FROM information_schema.processlist WHERE user = %s", user)]
-
-
-@contextlib.contextmanager
-def own_folder() -> Iterator[Path]:
-    """A folder that another system user can reach; those of pytest cannot be."""
-    in_memory = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
-    folder = Path(tempfile.mkdtemp(prefix="leasehold-mariadb-", dir=MEMORY if in_memory else None))
-    try:
-        folder.chmod(0o755)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class MysqlServer(MariadbServer):
@@ -222,7 +169,7 @@ class MysqlServer(MariadbServer):
                 str(self._program), "--no-defaults", "--initialize-insecure", "--loose-innodb-redo-log-capacity=8M"
             )
             self.data.joinpath("auto.cnf").unlink()  # its name among replicas, which each makes up for itself
-            kept = own_folder()
+            kept = memory_folder()
             MysqlServer._made = kept.__enter__() / "data"
             atexit.register(kept.__exit__, None, None, None)
             shutil.copytree(self.data, MysqlServer._made)
@@ -256,7 +203,7 @@ def running_mariadb(
     *, engine: str | None = None, files: Mapping[str, Path] | None = None, **settings: str
 ) -> Iterator[MariadbServer]:
     """Run a fresh server for as long as the block; `files` are settings that name files, which are copied for it."""
-    with own_folder() as folder:
+    with memory_folder() as folder:
         for name, path in (files or {}).items():
             settings[name] = shutil.copy(path, str(folder))
             if os.geteuid() == 0:

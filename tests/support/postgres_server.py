@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.support.programs import program_of
+from tests.support.server_process import ServerProcess, memory_folder
 
 import servers
 from leasehold.testing import EngineUnderTest
@@ -25,9 +25,6 @@ SYSTEM_USER = "postgres"
 """Who runs the server when the tests run as root, which PostgreSQL refuses to be run by."""
 PASSWORD = "canary-7Qx"
 """Of the user `leasehold`. Nothing that Leasehold shows may contain it."""
-STARTS_WITHIN = 30.0
-MEMORY, ROOM = Path("/dev/shm"), 2**30
-"""No test here pulls the plug; what would be synced to a disk that others are busy with is kept in memory."""
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "max_connections": "400",
@@ -48,15 +45,14 @@ def as_server_user() -> list[str]:
     return ["setpriv", f"--reuid={SYSTEM_USER}", f"--regid={SYSTEM_USER}", "--clear-groups"]
 
 
-class PostgresServer:
+class PostgresServer(ServerProcess):
     """One server process; `start` after `stop` or `kill` finds what the folder kept."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
-        program = program_of("postgresql")
+        super().__init__("PostgreSQL", folder / "log")
         self.folder, self.data = folder, folder / "data"
-        self._programs = program.parent
+        self._programs = program_of("postgresql").parent
         self._settings = {**SETTINGS, **(settings or {})}
-        self._process: subprocess.Popen[bytes] | None = None
         self._stopped: list[int] = []
         self.port = free_port()
 
@@ -126,13 +122,8 @@ class PostgresServer:
         command += ["-D", str(self.data), "-p", str(self.port), "-k", str(self.folder)]
         for name, value in self._settings.items():
             command += ["-c", f"{name}={value}"]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder)
-        give_up_at = time.monotonic() + STARTS_WITHIN
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > give_up_at:
-                pytest.fail(f"PostgreSQL did not start: {(self.folder / 'log').read_text()[-500:]}")
-            time.sleep(0.02)
+        self.launch(command, self.folder)
+        self.wait_until(self._answers)
 
     def _answers(self) -> bool:
         try:
@@ -143,23 +134,11 @@ class PostgresServer:
 
     def stop(self) -> None:
         """Shut it down in good order; connections are cut."""
-        self.resume()
-        self._end(signal.SIGINT)
+        self.end(signal.SIGINT)
 
     def kill(self) -> None:
         """End it at once, as a crash would: what was not written is lost, and it recovers when it starts."""
-        self.resume()
-        self._end(signal.SIGQUIT)
-
-    def _end(self, number: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is not None and process.poll() is None:
-            process.send_signal(number)
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(20)
+        self.end(signal.SIGQUIT)
 
     def restart(self) -> None:
         """Shut it down and start it on the same port."""
@@ -168,13 +147,12 @@ class PostgresServer:
 
     def pause(self) -> None:
         """Freeze it, with all its backends: it answers nobody, and no connection is closed."""
-        assert self._process is not None
         # The postmaster first, so that no backend comes to be that is not frozen.
-        for pid in [self._process.pid, *_children(self._process.pid)]:
+        for pid in [self.pid, *_children(self.pid)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
                 self._stopped.append(pid)
-        for pid in set(_children(self._process.pid)) - set(self._stopped):
+        for pid in set(_children(self.pid)) - set(self._stopped):
             os.kill(pid, signal.SIGSTOP)
             self._stopped.append(pid)
         while not all(map(_stands_still, self._stopped)):
@@ -214,21 +192,9 @@ def _stands_still(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def own_folder() -> Iterator[Path]:
-    """A folder that another system user can reach; those of pytest cannot be."""
-    in_memory = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
-    folder = Path(tempfile.mkdtemp(prefix="leasehold-pg-", dir=MEMORY if in_memory else None))
-    try:
-        folder.chmod(0o755)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
 def running_postgres(**settings: str) -> Iterator[PostgresServer]:
     """Run a fresh server for as long as the block."""
-    with own_folder() as folder:
+    with memory_folder() as folder:
         server = PostgresServer(folder, settings)
         try:
             server.create()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import hiredis
 import pytest
 from tests.support.redis_server import RedisServer, running
+from tests.support.server_process import memory_folder
 
 SLOTS = 16384
 SETTLED_WITHIN = 60.0
@@ -128,14 +127,13 @@ def running_cluster(
     primaries: int = 3, replicas: int = 0, *settings: str, engine: str = "redis", timeout_ms: int = 15_000
 ) -> Iterator[ClusterOfServers]:
     """Run a cluster for as long as the block."""
-    memory = Path("/dev/shm")
     durable = ("--appendonly", "yes", "--appendfsync", "always")
     clustered = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(timeout_ms))
     with contextlib.ExitStack() as stack:
         nodes = []
         for _ in range(primaries + replicas):
-            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None))
-            server = RedisServer(engine, Path(folder), *durable, *clustered, *settings)
+            folder = stack.enter_context(memory_folder())
+            server = RedisServer(engine, folder, *durable, *clustered, *settings)
             nodes.append(stack.enter_context(running(server)))
         cluster = ClusterOfServers(nodes[:primaries], nodes[primaries:])
         cluster.build()

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import hiredis
-import pytest
 from tests.support.programs import program_of
+from tests.support.server_process import ServerProcess
 
 from leasehold.testing.ports import free_port
-from leasehold.testing.processes import freeze
-
-START_WITHIN = 20.0
 
 
 class RawClient:
@@ -60,23 +54,17 @@ class RawClient:
         self._socket.close()
 
 
-class RedisServer:
+class RedisServer(ServerProcess):
     """One server process in a folder. What `start` finds there is what the last run left."""
 
     def __init__(self, engine: str, folder: Path, *settings: str) -> None:
-        program = program_of(engine)
         self.engine, self.folder, self.port = engine, folder, free_port()
-        self._program, self._settings = str(program), settings
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__(engine, folder / f"{self.port}.log")
+        self._program, self._settings = str(program_of(engine)), settings
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -84,12 +72,8 @@ class RedisServer:
         self._run([self._program, *listens, *self._settings])
 
     def _run(self, command: list[str]) -> None:
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-        give_up_at = time.monotonic() + START_WITHIN
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > give_up_at:
-                pytest.fail(f"{' '.join(command)} did not start")
-            time.sleep(0.01)
+        self.launch(command)
+        self.wait_until(self._answers)
 
     def _answers(self) -> bool:
         try:
@@ -110,27 +94,10 @@ class RedisServer:
         with contextlib.closing(self.client()) as client:
             return client(*command)
 
-    def kill(self) -> None:
-        """End it at once, as a crash would."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(timeout=20)
-            self._process = None
-
     def restart(self) -> None:
         """Crash it, and start it on the same port."""
         self.kill()
         self.start()
-
-    def pause(self) -> None:
-        """Let it hang: connections stay open, nobody is answered."""
-        assert self._process is not None
-        freeze(self._process.pid)
-
-    def resume(self) -> None:
-        """Undo `pause`."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
 
 
 class Sentinel(RedisServer):

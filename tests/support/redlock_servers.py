@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 from tests.support.redis_server import RedisServer, running
+from tests.support.server_process import memory_folder
 
 from leasehold.engines.redlock import initialise
 
@@ -42,13 +41,12 @@ def running_quorum(
     count: int, *settings: str, engine: str = "redis", durable: bool = True, initialised: bool = True, query: str = ""
 ) -> Iterator[QuorumOfServers]:
     """Run so many servers for as long as the block."""
-    memory = Path("/dev/shm")
     with contextlib.ExitStack() as stack:
         servers = []
         for _ in range(count):
-            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None))
+            folder = stack.enter_context(memory_folder())
             log = DURABLE if durable else ()
-            servers.append(stack.enter_context(running(RedisServer(engine, Path(folder), *log, *settings))))
+            servers.append(stack.enter_context(running(RedisServer(engine, folder, *log, *settings))))
         quorum = QuorumOfServers(servers, query)
         if initialised:
             initialise(quorum.url)

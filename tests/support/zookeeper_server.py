@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import socket
-import subprocess
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import pytest
 from tests.support.programs import program_of
+from tests.support.server_process import ServerProcess, leader_of, memory_folder
 
 from leasehold.testing.ports import free_port
-from leasehold.testing.processes import freeze
 
-STARTS_WITHIN = 60.0
 TICK = 0.1
 """In seconds; sessions are looked at once a tick, so that a short one makes quick tests."""
 # A small heap and the simplest collector: several of these run beside the tests on a small machine. Nothing is synced
@@ -25,12 +19,13 @@ TICK = 0.1
 JAVA = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dzookeeper.forceSync=no")
 
 
-class ZooKeeperServer:
+class ZooKeeperServer(ServerProcess):
     """One process in a folder. `start` after `kill` finds what the folder kept, on the same ports."""
 
     def __init__(
         self, folder: Path, number: int = 1, *, settings: Mapping[str, str] | None = None, java: Sequence[str] = ()
     ) -> None:
+        super().__init__("ZooKeeper", folder / f"server-{number}.log")
         program = program_of("zookeeper")
         # TLS needs more of Netty than the program itself names.
         netty = (f"netty-{part}.jar" for part in ("codec", "resolver", "transport-native-unix-common"))
@@ -51,8 +46,6 @@ class ZooKeeperServer:
             "syncLimit": "20",
             **(settings or {}),
         }
-        self._log = folder / f"server-{number}.log"
-        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -69,15 +62,10 @@ class ZooKeeperServer:
         configuration.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         command = ["java", *JAVA, *self._java, "-cp", self.program, main, str(configuration)]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
+        self.launch(command, self._folder)
 
     def wait(self) -> None:
-        give_up_at = time.monotonic() + STARTS_WITHIN
-        while not self.serves():
-            if self.process is None or self.process.poll() is not None or time.monotonic() > give_up_at:
-                pytest.fail(f"ZooKeeper did not start:\n{self._log.read_text()[-2000:]}")
-            time.sleep(0.05)
+        self.wait_until(self.serves)
 
     def serves(self) -> bool:
         return "Mode: " in self.say("srvr")
@@ -102,19 +90,6 @@ class ZooKeeperServer:
     def knows_session(self, number: int) -> bool:
         """Whether there is a session with this id."""
         return f"0x{number:x}" in self.say("dump")
-
-    def pause(self) -> None:
-        assert self.process is not None
-        freeze(self.process.pid)
-
-    def resume(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(20)
 
     def restart(self) -> None:
         """Kill the process and start it on what it kept."""
@@ -145,13 +120,7 @@ class ZooKeeperEnsemble:
             node.wait()
 
     def leader(self) -> ZooKeeperServer:
-        give_up_at = time.monotonic() + STARTS_WITHIN
-        while time.monotonic() < give_up_at:
-            for node in self.nodes:
-                if node.mode() == "leader":
-                    return node
-            time.sleep(0.05)
-        pytest.fail("the ensemble has no leader")
+        return leader_of(self.nodes, lambda node: node.mode() == "leader")
 
     def followers(self) -> list[ZooKeeperServer]:
         leader = self.leader()
@@ -159,17 +128,7 @@ class ZooKeeperEnsemble:
 
     def end(self) -> None:
         for node in self.nodes:
-            if node.process is not None and node.process.poll() is None:
-                node.resume()
             node.kill()
-
-
-@contextlib.contextmanager
-def _quick_folder() -> Iterator[Path]:
-    """A folder in memory where there is one."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
-        yield Path(path)
 
 
 @contextlib.contextmanager
@@ -177,7 +136,7 @@ def running_zookeeper(
     *, settings: Mapping[str, str] | None = None, java: Sequence[str] = ()
 ) -> Iterator[ZooKeeperServer]:
     """One server, for as long as the block."""
-    with _quick_folder() as folder:
+    with memory_folder() as folder:
         server = ZooKeeperServer(folder, settings=settings, java=java)
         server.start()
         try:
@@ -190,7 +149,7 @@ def running_zookeeper(
 @contextlib.contextmanager
 def running_ensemble(prepare: Callable[[ZooKeeperEnsemble], object] = lambda _: None) -> Iterator[ZooKeeperEnsemble]:
     """Three servers, for as long as the block; `prepare` may change their settings before."""
-    with _quick_folder() as folder:
+    with memory_folder() as folder:
         ensemble = ZooKeeperEnsemble(folder)
         prepare(ensemble)
         try:
