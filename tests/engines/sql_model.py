@@ -1,4 +1,4 @@
-"""An SQL server against the lease table, step by step: every answer, token and wake-up must be the same."""
+"""An SQL server against the lease table, step by step."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
+from tests.engines.table_model import HOLDERS, NAMES, STEPS, TTLS, AgainstTable
 
 from leasehold.core import table
-from leasehold.core.engine import Busy, Grant, Mode, Renewal, Suspect, Want
-from leasehold.core.table import LATENESS, Ask, Entry, Refused, Taken
+from leasehold.core.engine import Want
+from leasehold.core.table import Entry
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.sql_lease import SqlLeaseEngine
 from leasehold.wires.sql_table import KEEP_IDLE
 
-NAMES = st.sampled_from(["a", "b"])
-HOLDERS = st.integers(0, 4).map("h{}".format)
-TTLS = st.sampled_from([0.05, 1.0, 7.0, 30.0])
-STEPS = st.sampled_from([1, 40_000, 999_999, 2_000_000, 5_000_000, 31_000_000, 60_000_000])
 BARRIER = "that was all"
+CROWD = 36
 SETTINGS = settings(
     max_examples=20,
     stateful_step_count=30,
@@ -29,15 +27,8 @@ SETTINGS = settings(
 )
 
 
-def soon(engine: SqlLeaseEngine[Any]) -> float:
-    return engine.world.now() + 5.0
-
-
-class EngineAndTable(RuleBasedStateMachine):
-    """Drives both with the same requests, on a clock that stands still in between.
-
-    A subclass has connections that are shared by all runs: they take longer to open than a run takes.
-    """
+class EngineAndTable(AgainstTable):
+    """A subclass has connections that are shared by all runs: they take longer to open than a run takes."""
 
     clock: Any
     """The server's clock, which stands still until it is moved: it has `micros` and `move`."""
@@ -60,13 +51,16 @@ class EngineAndTable(RuleBasedStateMachine):
         self.sql("UPDATE leasehold_meta SET base = 0")
         self.engine = self.fresh_engine()
         self.engine._takes_until_sweep = 10**9  # swept when the test says so
-        self.entries: dict[str, Entry] = {}
+        self.entries = {}
         self.base = 0
         self.clock_was_set_back = self.was_crowded = False
         self.handed = 0
 
-    def entry(self, name: str) -> Entry:
-        return self.entries.setdefault(name, Entry(token=self.base))
+    def now(self) -> int:
+        return int(self.clock.micros)
+
+    def stamp(self) -> int:
+        return self.now()
 
     def expect_wake(self, place: table.Place | None) -> None:
         assert self.heard() == ([place.holder] if place else [])
@@ -75,58 +69,21 @@ class EngineAndTable(RuleBasedStateMachine):
         """The server may hand the name over only where the lease table may; it need not, on its long way."""
         heard = self.heard()
         if place is not None and heard and " " in heard[0]:
-            token = table.hand_over(entry, place, self.clock.micros, self.clock.micros)
+            token = table.hand_over(entry, place, self.now(), self.stamp())
             assert token is not None, "who has waited for longer has to come for the name"
             assert heard == [f"{place.holder} {token}"]
             self.handed += 1
             return
         assert heard == ([place.holder] if place else [])
 
-    @rule(
-        name=NAMES,
-        holder=HOLDERS,
-        mode=st.sampled_from(["exclusive", "exclusive", "shared", "permit"]),
-        ttl=TTLS,
-        delay=st.sampled_from([0.0, 0.0, 3.0]),
-        patience=st.sampled_from([None, 0.7, 100.0]),
-        limit=st.integers(1, 3),
-        suspicious=st.booleans(),
-    )
-    def take(
-        self,
-        name: str,
-        holder: str,
-        mode: Mode,
-        ttl: float,
-        delay: float,
-        patience: float | None,
-        limit: int,
-        suspicious: bool,
-    ) -> None:
-        entry = self.entry(name)
-        first = min(entry.seats, key=lambda seat: seat.token, default=None)
-        suspect = Suspect(first.token, first.beat) if first and suspicious else None
-        self.take_both(Want(name, holder, ttl, mode, limit, delay, f"{holder}@x"), patience, suspect)
-
-    def take_both(self, wanted: Want, patience: float | None, suspect: Suspect | None = None) -> None:
-        ask = Ask(
-            wanted.holder,
-            int(wanted.ttl * 1e6),
-            wanted.mode,
-            wanted.limit,
-            int(wanted.delay * 1e6),
-            wanted.about,
-            None if patience is None else int(patience * 1e6),
-            "somewhere",
-            suspect,
-        )
-        expected = table.take(self.entry(wanted.name), ask, self.clock.micros, self.clock.micros)
-        answer = run_blocking(self.engine.take(wanted, until=soon(self.engine), patience=patience, suspect=suspect))
-        if isinstance(expected, Taken):
-            assert answer == Grant(expected.token)
-            self.expect_wake(expected.wake)
-        else:
-            self.check_busy(answer, expected)
+    def renew_in_table(self, entry: Entry, holder: str, token: int, ttl: int) -> bool:
+        """A renewal touches its own lease alone: what has run out beside it is put in order by whoever takes next."""
+        after = copy.deepcopy(entry)
+        kept = table.renew(after, holder, token, ttl, self.now())
+        renewed = {seat.token: seat for seat in after.seats}
+        if kept:
+            entry.seats = [renewed[seat.token] if seat.holder == holder else seat for seat in entry.seats]
+        return kept
 
     @rule(name=NAMES, holder=HOLDERS, other=HOLDERS)
     def a_lease_with_a_delay_is_lost(self, name: str, holder: str, other: str) -> None:
@@ -135,29 +92,11 @@ class EngineAndTable(RuleBasedStateMachine):
         self.time_passes(999_999)
         self.take_both(Want(name, other, 7.0, "exclusive", 1, 0.0, f"{other}@x"), None)
 
-    def check_busy(self, answer: Grant | Busy, expected: Refused) -> None:
-        assert isinstance(answer, Busy)
-        assert answer.ask_again == expected.ask_again / 1e6
-        seat = expected.incumbent
-        assert answer.incumbent == (seat and (seat.token, seat.beat, seat.lasts / 1e6, seat.about))
-
     @rule(name=NAMES, first=st.integers(0, 200), patience=st.sampled_from([30.0, 100.0]))
     def crowd(self, name: str, first: int, patience: float) -> None:
         """A queue that is longer than what the engine looks at."""
         self.was_crowded = True
-        for number in range(first, first + 36):
-            mode: Mode = "exclusive" if number % 5 else "shared"
-            self.take_both(Want(name, f"w{number}", 5.0, mode, 1, 0.0, "w@x"), patience)
-
-    @rule(name=NAMES, number=st.integers(0, 240))
-    def leave_crowd(self, name: str, number: int) -> None:
-        self.release(name, f"w{number}")
-
-    @rule(name=NAMES, holder=HOLDERS)
-    def release(self, name: str, holder: str) -> None:
-        expected = table.release(self.entry(name), holder, self.clock.micros)
-        assert run_blocking(self.engine.release(name, holder, until=soon(self.engine))) == expected.held
-        self.expect_to_be_passed_on(self.entry(name), expected.wake)
+        self.queue_up(name, range(first, first + CROWD), patience)
 
     @rule(name=NAMES, ttl=TTLS, delay=st.sampled_from([0.0, 3.0]), waited=st.sampled_from([1, 6_249, 6_250, 249_999]))
     def who_has_just_asked_is_next(self, name: str, ttl: float, delay: float, waited: int) -> None:
@@ -169,50 +108,13 @@ class EngineAndTable(RuleBasedStateMachine):
         self.release(name, "p0")
         self.release(name, "p1")
 
-    @rule(name=NAMES)
-    def serve_head(self, name: str) -> None:
-        """The head of the queue asks, as it does when it was woken."""
-        queue = self.entry(name).queue
-        if queue:
-            head = queue[0]
-            self.take_both(Want(name, head.holder, 5.0, head.mode, head.limit, 0.0, head.about), 10.0)
-
-    @rule(name=NAMES, which=st.integers(0, 5))
-    def release_a_holder(self, name: str, which: int) -> None:
-        seats = self.entry(name).seats
-        if seats:
-            self.release(name, seats[which % len(seats)].holder)
-
     @rule(
         leases=st.lists(
             st.tuples(NAMES, HOLDERS, TTLS, st.booleans()), min_size=1, max_size=6, unique_by=lambda x: x[:2]
         )
     )
     def renew(self, leases: list[tuple[str, str, float, bool]]) -> None:
-        renewals, expected = [], []
-        for name, holder, ttl, right in leases:
-            entry = self.entry(name)
-            held = {seat.holder: seat.token for seat in entry.seats}
-            token = held.get(holder, 1) if right else 1
-            renewals.append(Renewal(name, holder, token, ttl))
-            expected.append(self.renew_in_table(entry, holder, token, int(ttl * 1e6)))
-        assert run_blocking(self.engine.renew(renewals, until=soon(self.engine))) == expected
-
-    def renew_in_table(self, entry: Entry, holder: str, token: int, ttl: int) -> bool:
-        """A renewal touches its own lease alone: what has run out beside it is put in order by whoever takes next."""
-        after = copy.deepcopy(entry)
-        kept = table.renew(after, holder, token, ttl, self.clock.micros)
-        renewed = {seat.token: seat for seat in after.seats}
-        if kept:
-            entry.seats = [renewed[seat.token] if seat.holder == holder else seat for seat in entry.seats]
-        return kept
-
-    @rule(name=NAMES)
-    def force_release(self, name: str) -> None:
-        now = self.clock.micros
-        token, wake = table.force_release(self.entry(name), now, now)
-        assert run_blocking(self.engine.force_release(name, until=soon(self.engine))) == token
-        self.expect_wake(wake)
+        self.renew_both(leases)
 
     @rule(micros=STEPS)
     def time_passes(self, micros: int) -> None:
@@ -228,46 +130,10 @@ class EngineAndTable(RuleBasedStateMachine):
 
     @rule()
     def a_day_goes_by(self) -> None:
-        """Names that nobody uses are forgotten, and their tokens are not."""
         self.clock.move(KEEP_IDLE)
         if self.clock_was_set_back:
             return  # then a name may be kept for longer than the lease table says
-        now = self.clock.micros
-        for name, entry in list(self.entries.items()):
-            table.renew(entry, "", 0, 0, now)
-            if entry.idle and entry.turn_since <= now - KEEP_IDLE and entry.closed_until <= now:
-                self.base = max(self.base, entry.token)
-                del self.entries[name]
+        self.forget_what_is_idle(KEEP_IDLE)
         for _ in range(2):  # what was crowded is put in order first
-            run_blocking(self.engine._sweep(soon(self.engine)))
+            run_blocking(self.engine._sweep(self.until()))
         assert self.sql("SELECT base FROM leasehold_meta") == [(self.base,)]
-
-    @invariant()
-    def same_status(self) -> None:
-        for name, entry in getattr(self, "entries", {}).items():
-            status = run_blocking(self.engine.status(name, until=soon(self.engine)))
-            now, expected = self.clock.micros, copy.deepcopy(entry)
-            table.renew(expected, "", 0, 0, now)
-            if status is None:
-                assert expected.idle
-                assert expected.token == self.base
-                continue
-            assert [(h.token, h.mode, h.expires_in) for h in status.holders] == [
-                (seat.token, seat.mode, (seat.expires - now) / 1e6) for seat in expected.seats
-            ]
-            assert [(w.mode, w.about, w.patience_left) for w in status.waiters] == [
-                (place.mode, place.about, max(place.until - LATENESS - now, 0) / 1e6) for place in expected.queue
-            ]
-            assert status.token == expected.token
-            assert status.closed_for == max(expected.closed_until - now, 0) / 1e6
-
-    @invariant()
-    def same_names(self) -> None:
-        expected = []
-        for name, entry in sorted(getattr(self, "entries", {}).items()):
-            lapsed = copy.deepcopy(entry)
-            table.renew(lapsed, "", 0, 0, self.clock.micros)
-            if not lapsed.idle:
-                expected.append(name)
-        if expected:
-            assert run_blocking(self.engine.names(after=None, limit=9, until=soon(self.engine))) == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import shutil
 import sqlite3
 import tempfile
@@ -10,35 +9,28 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
 from tests.engines.sqlite_help import MovableClock, family, soon
+from tests.engines.table_model import HOLDERS, NAMES, STEPS, TTLS, AgainstTable
 
 from leasehold.core import table
-from leasehold.core.engine import Busy, Grant, Mode, Renewal, Suspect, Want
-from leasehold.core.table import LATENESS, Ask, Entry, Refused, Taken
+from leasehold.core.engine import Busy, Grant, Mode, Suspect, Want
+from leasehold.core.table import Entry, Refused
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.sqlite import SqliteEngine
 from leasehold.wires.local_wake import BlockingWaiting
 from leasehold.wires.sqlite_upkeep import KEEP_IDLE, START, sweep
 
-NAMES = st.sampled_from(["a", "b"])
-HOLDERS = st.integers(0, 4).map("h{}".format)
-TTLS = st.sampled_from([0.05, 1.0, 7.0, 30.0])
-STEPS = st.sampled_from([1, 40_000, 999_999, 2_000_000, 5_000_000, 31_000_000, 60_000_000])
 
-
-class EngineAndTable(RuleBasedStateMachine):
-    """Drives both with the same requests, on a clock that stands still in between.
-
-    Two engines share the file, as two processes would: neither can rely on what it remembers.
-    """
+class EngineAndTable(AgainstTable):
+    """Two engines share the file, as two processes would: neither can rely on what it remembers."""
 
     @initialize()
     def open(self) -> None:
         memory = Path("/dev/shm")  # where syncing costs nothing
         self.folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
         self.clock = MovableClock()
-        self.entries: dict[str, Entry] = {}
+        self.entries = {}
         self.base = 0
         self.turn = 1
         self.reopen()
@@ -71,8 +63,14 @@ class EngineAndTable(RuleBasedStateMachine):
         self.close()
         shutil.rmtree(self.folder)
 
-    def entry(self, name: str) -> Entry:
-        return self.entries.setdefault(name, Entry(token=self.base))
+    def now(self) -> int:
+        return self.clock.now()
+
+    def stamp(self) -> int:
+        return self.clock.stamp()
+
+    def until(self) -> float:
+        return soon(self.engines[0])  # it is no one's turn
 
     def expect_wake(self, place: table.Place | None) -> None:
         woken: list[str] = []
@@ -90,72 +88,18 @@ class EngineAndTable(RuleBasedStateMachine):
         finally:
             connection.close()
 
-    @rule(
-        name=NAMES,
-        holder=HOLDERS,
-        mode=st.sampled_from(["exclusive", "exclusive", "shared", "permit"]),
-        ttl=TTLS,
-        delay=st.sampled_from([0.0, 0.0, 3.0, 100_000.0]),
-        patience=st.sampled_from([None, 0.5, 100.0]),
-        limit=st.integers(1, 3),
-        suspicious=st.booleans(),
-    )
-    def take(
-        self,
-        name: str,
-        holder: str,
-        mode: Mode,
-        ttl: float,
-        delay: float,
-        patience: float | None,
-        limit: int,
-        suspicious: bool,
-    ) -> None:
-        entry = self.entry(name)
-        first = min(entry.seats, key=lambda seat: seat.token, default=None)
-        suspect = Suspect(first.token, first.beat) if first and suspicious else None
-        wanted = Want(name, holder, ttl, mode, limit, delay, f"{holder}@x")
-        self.take_both(wanted, patience, suspect)
-
     def take_both(self, wanted: Want, patience: float | None, suspect: Suspect | None = None) -> None:
-        ask = Ask(
-            wanted.holder,
-            int(wanted.ttl * 1e6),
-            wanted.mode,
-            wanted.limit,
-            int(wanted.delay * 1e6),
-            wanted.about,
-            None if patience is None else int(patience * 1e6),
-            "somewhere",
-            suspect,
-        )
         self.clock.wall += 1
-        expected = table.take(self.entry(wanted.name), ask, self.clock.now(), self.clock.stamp())
-        until = soon(self.engines[0])
-        answer = run_blocking(self.engine.take(wanted, until=until, patience=patience, suspect=suspect))
-        if isinstance(expected, Taken):
-            assert answer == Grant(expected.token)
-            self.expect_wake(expected.wake)
-        else:
-            self.check_busy(answer, expected)
-            self.expect_wake(None)
+        super().take_both(wanted, patience, suspect)
 
     def check_busy(self, answer: Grant | Busy, expected: Refused) -> None:
-        assert isinstance(answer, Busy)
-        assert answer.ask_again == expected.ask_again / 1e6
-        seat = expected.incumbent
-        assert answer.incumbent == (seat and (seat.token, seat.beat, seat.lasts / 1e6, seat.about))
+        super().check_busy(answer, expected)
+        self.expect_wake(None)
 
     @rule(name=NAMES, many=st.integers(20, 60), first=st.integers(0, 200), patience=st.sampled_from([30.0, 100.0]))
     def crowd(self, name: str, many: int, first: int, patience: float) -> None:
         """A queue that is longer than what the engine looks at."""
-        for number in range(first, first + many):
-            mode: Mode = "exclusive" if number % 5 else "shared"
-            self.take_both(Want(name, f"w{number}", 5.0, mode, 1, 0.0, "w@x"), patience)
-
-    @rule(name=NAMES, number=st.integers(0, 260))
-    def leave_crowd(self, name: str, number: int) -> None:
-        self.release(name, f"w{number}")
+        self.queue_up(name, range(first, first + many), patience)
 
     @rule(
         name=NAMES,
@@ -175,36 +119,9 @@ class EngineAndTable(RuleBasedStateMachine):
         self.clock.micros = max(self.clock.micros, self.entry(name).closed_until + off)
         self.take_both(Want(name, "h0", 1.0), None)
 
-    @rule(name=NAMES, holder=HOLDERS)
-    def release(self, name: str, holder: str) -> None:
-        expected = table.release(self.entry(name), holder, self.clock.now())
-        assert run_blocking(self.engine.release(name, holder, until=soon(self.engines[0]))) == expected.held
-        self.expect_wake(expected.wake)
-
-    @rule(name=NAMES)
-    def serve_head(self, name: str) -> None:
-        """The head of the queue asks, as it does when it was woken."""
-        queue = self.entry(name).queue
-        if queue:
-            head = queue[0]
-            self.take_both(Want(name, head.holder, 5.0, head.mode, head.limit, 0.0, head.about), 10.0)
-
-    @rule(name=NAMES, which=st.integers(0, 5))
-    def release_a_holder(self, name: str, which: int) -> None:
-        seats = self.entry(name).seats
-        if seats:
-            self.release(name, seats[which % len(seats)].holder)
-
     @rule(leases=st.lists(st.tuples(NAMES, HOLDERS, TTLS, st.booleans()), min_size=1, max_size=6))
     def renew(self, leases: list[tuple[str, str, float, bool]]) -> None:
-        now, renewals, expected = self.clock.now(), [], []
-        for name, holder, ttl, right in leases:
-            entry = self.entry(name)
-            held = {seat.holder: seat.token for seat in entry.seats}
-            token = held.get(holder, 1) if right else 1
-            renewals.append(Renewal(name, holder, token, ttl))
-            expected.append(table.renew(entry, holder, token, int(ttl * 1e6), now))
-        assert run_blocking(self.engine.renew(renewals, until=soon(self.engines[0]))) == expected
+        self.renew_both(leases)
 
     @rule(name=NAMES, off=st.sampled_from([-1, 0, 1]), ttl=TTLS)
     def renew_about_when_a_lease_ends(self, name: str, off: int, ttl: float) -> None:
@@ -212,12 +129,6 @@ class EngineAndTable(RuleBasedStateMachine):
         if first:
             self.clock.micros = max(self.clock.micros, first.expires + off)
             self.renew([(name, first.holder, ttl, True)])
-
-    @rule(name=NAMES)
-    def force_release(self, name: str) -> None:
-        token, wake = table.force_release(self.entry(name), self.clock.now(), self.clock.stamp())
-        assert run_blocking(self.engine.force_release(name, until=soon(self.engines[0]))) == token
-        self.expect_wake(wake)
 
     @rule(micros=STEPS)
     def time_passes(self, micros: int) -> None:
@@ -230,16 +141,10 @@ class EngineAndTable(RuleBasedStateMachine):
 
     @rule()
     def a_day_goes_by(self) -> None:
-        """Names that nobody uses are forgotten, and their tokens are not."""
         self.clock.micros += KEEP_IDLE
-        now = self.clock.now()
-        for name, entry in list(self.entries.items()):
-            table.renew(entry, "", 0, 0, now)
-            if entry.idle and entry.turn_since <= now - KEEP_IDLE and entry.closed_until <= now:
-                self.base = max(self.base, entry.token)
-                del self.entries[name]
+        self.forget_what_is_idle(KEEP_IDLE)
         for _ in range(2):  # what was crowded is put in order first
-            position = run_blocking(self.engine._database.carry_out(soon(self.engines[0]), sweep, START))
+            position = run_blocking(self.engine._database.carry_out(self.until(), sweep, START))
             assert position == START
         assert self.file("SELECT base FROM meta") == (self.base,)
 
@@ -258,36 +163,6 @@ class EngineAndTable(RuleBasedStateMachine):
             if (left := max([entry.closed_until - entry.turn_since, *(seat.delay for seat in entry.seats)])) > 0
         }
         self.reopen()
-
-    @invariant()
-    def same_status(self) -> None:
-        for name, entry in getattr(self, "entries", {}).items():
-            status = run_blocking(self.engine.status(name, until=soon(self.engines[0])))
-            now, expected = self.clock.now(), copy.deepcopy(entry)
-            table.renew(expected, "", 0, 0, now)
-            if status is None:
-                assert expected.idle
-                assert expected.token == self.base
-                continue
-            assert [(h.token, h.mode, h.expires_in) for h in status.holders] == [
-                (seat.token, seat.mode, (seat.expires - now) / 1e6) for seat in expected.seats
-            ]
-            assert [(w.mode, w.about, w.patience_left) for w in status.waiters] == [
-                (place.mode, place.about, max(place.until - LATENESS - now, 0) / 1e6) for place in expected.queue
-            ]
-            assert status.token == expected.token
-            assert status.closed_for == max(expected.closed_until - now, 0) / 1e6
-
-    @invariant()
-    def same_names(self) -> None:
-        expected = []
-        for name, entry in sorted(getattr(self, "entries", {}).items()):
-            lapsed = copy.deepcopy(entry)
-            table.renew(lapsed, "", 0, 0, self.clock.now())
-            if not lapsed.idle:
-                expected.append(name)
-        if expected:
-            assert run_blocking(self.engine.names(after=None, limit=9, until=soon(self.engines[0]))) == expected
 
 
 TestEngineAndTable = EngineAndTable.TestCase
