@@ -194,8 +194,7 @@ class Nodes:
         new = layout.node_in(layout.moved(place.node, token))
         assert new is not None
         parts = [
-            *([messages.check(folder, place.version)] if place.is_next else []),
-            messages.set_data(folder, b""),
+            messages.set_data(folder, b"", place.version if place.is_next else messages.ANY_VERSION),
             messages.delete(f"{folder}/{place.node.name}"),
             messages.create(f"{folder}/{new.name}", data, self.permissions, messages.EPHEMERAL),
         ]

@@ -182,11 +182,14 @@ class Places:
         return name not in self._crowded
 
     def note_crowd(self, name: str, *, crowded: bool, waited: bool = True) -> None:
-        """Somebody has come for the name, and others had it or not: the next one expects the same."""
+        """Somebody has come for the name, and others had it or not: the next one expects the same.
+
+        Who is alone may be the first of a crowd that comes back: where somebody had to wait, the next one looks again.
+        """
         with self._lock:
-            waited |= self._crowded.pop(name, False)
-            if crowded:
-                self._crowded[name] = waited
+            had_waited = self._crowded.pop(name, False)
+            if crowded or had_waited:
+                self._crowded[name] = crowded and (waited or had_waited)
                 if len(self._crowded) > MOST_CROWDED:
                     del self._crowded[next(iter(self._crowded))]
 

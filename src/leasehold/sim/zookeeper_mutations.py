@@ -54,7 +54,7 @@ def moves_not_counted() -> list[Edit]:
     return [
         edit(
             zookeeper_nodes.Nodes.move,
-            ("*([messages.check(folder, place.version)] if place.is_next else []),", ""),
+            ("place.version if place.is_next else messages.ANY_VERSION", "messages.ANY_VERSION"),
         )
     ]
 

@@ -35,7 +35,7 @@ _ROLLED_BACK: Final = -2
 EPHEMERAL: Final = 1
 SEQUENTIAL: Final = 2
 _CONTAINER: Final = 4
-_ANY_VERSION: Final = -1
+ANY_VERSION: Final = -1
 _EVERYTHING_ALLOWED: Final = 31
 
 _INT = struct.Struct(">i")
@@ -120,12 +120,12 @@ def create_container(path: str, permissions: bytes) -> Request:
     return Request(_CREATE_CONTAINER, body, changes=True, by_leader=True)
 
 
-def delete(path: str, version: int = _ANY_VERSION) -> Request:
+def delete(path: str, version: int = ANY_VERSION) -> Request:
     """Delete a node that has no children; given a version, only if it was not set since."""
     return Request(_DELETE, _text(path) + _INT.pack(version), changes=True, by_leader=True)
 
 
-def set_data(path: str, data: bytes, version: int = _ANY_VERSION) -> Request:
+def set_data(path: str, data: bytes, version: int = ANY_VERSION) -> Request:
     """Replace what a node keeps; given a version, only if it was not set since."""
     return Request(_SET_DATA, _text(path) + _buffer(data) + _INT.pack(version), changes=True, by_leader=True)
 
