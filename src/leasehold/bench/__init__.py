@@ -36,7 +36,7 @@ SECTIONS = {
 
 EXAMPLES = """
 examples:
-  leasehold bench                             a private Redis server and a temporary SQLite file; about three minutes
+  leasehold bench                             a private Redis server and a temporary SQLite file; about five minutes
   leasehold bench --quick                     the same in half a minute, with less certainty
   leasehold bench --only uncontended,imports
   leasehold bench --on redis://10.0.0.5       your own engine; only a fresh namespace is touched, and cleared
