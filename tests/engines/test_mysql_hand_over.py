@@ -17,6 +17,7 @@ from leasehold.core.engine import Busy, Grant, Want
 from leasehold.core.table import PROMPT
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.mysql import MysqlEngine
+from leasehold.wires.mysql_tables import text_at
 
 TRIES = 50
 """On a machine that stands still for a moment the waiter has to come for the name instead."""
@@ -170,7 +171,7 @@ def test_a_token_that_is_none_is_not_believed(
     holder.take(FIRST)
     assert isinstance(waiter.take(SECOND, patience=10.0), Busy)
     [[address]] = mariadb_server.sql(
-        "SELECT address FROM leasehold.leasehold_waiter WHERE namespace = %s", waiter.engine._namespace
+        f"SELECT {text_at(6)} FROM leasehold.leasehold_lease WHERE namespace = %s", waiter.engine._namespace
     )
     mariadb_server.sql(
         "INSERT INTO leasehold.leasehold_wake VALUES (%s, 'letter', %s, 0)", address, f"{SECOND.holder} {said}"

@@ -14,10 +14,11 @@ from tests.engines.test_postgres_simulated import Clock, Wire
 from leasehold.engines.mysql import MysqlEngine, MysqlFamily
 from leasehold.sim.mysql_model import MysqlDatabase, MysqlTransaction
 from leasehold.sim.postgres_model import Blocked, Transaction
+from leasehold.wires.mysql_ear import ADDRESS_DIGITS
 from leasehold.wires.mysql_target import target_from_url
 from leasehold.wires.sql_table import Request
 
-ADDRESS = f"lh:{'0' * 32}"
+ADDRESS = f"lh:{'0' * ADDRESS_DIGITS}"
 
 
 class MysqlWire(Wire):

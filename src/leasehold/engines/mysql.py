@@ -24,7 +24,7 @@ from leasehold.wires.mysql import MysqlWire, asyncio_wire, blocking_wire
 from leasehold.wires.mysql_ear import Post
 from leasehold.wires.mysql_line import Line
 from leasehold.wires.mysql_packets import prepared, written
-from leasehold.wires.mysql_tables import BEGIN, CLOCK, COMMIT, END, READ, START, dialect_of, tables_sql
+from leasehold.wires.mysql_tables import BEGIN, CLOCK, COMMIT, READ, dialect_of, tables_sql
 from leasehold.wires.mysql_target import Target, target_from_client, target_from_url, warn_of_transport
 from leasehold.wires.sql_table import LeaseTable, Request, Row, Statement
 from leasehold.wires.urls import Hidden
@@ -37,8 +37,6 @@ NOBODY: Final = Place("", "exclusive", 1, 0, 0, "")
 ADDED_OR_CHANGED: Final = (1, 2)
 """How many rows a statement says that it has changed which adds one, or changes it if it is there already."""
 NOT_TOLD: Final = [(0, 0)]
-NOBODY_WAITS: Final = 1
-"""Instead of a token, where a name was given back."""
 
 # The clock stands still within the statement, so whether the name is free is the same at each place, until `holder` is
 # changed; what is set after that asks whether it was changed just now. Assignments are carried out in this order. A
@@ -46,8 +44,8 @@ NOBODY_WAITS: Final = 1
 # Who asks again for what it has is left to the lease table.
 _TAKE_FREE: Final = """
 INSERT INTO leasehold_lease (namespace, name, token, turn_since, closed_until, crowd, holder, since, expires, lasts,
-    beat, delay, about)
-SELECT $1, $2, LAST_INSERT_ID(GREATEST(base + 1, {now})), {now}, 0, 0, $3, {now}, {now} + $4, $4, 0, $5, $6
+    beat, delay, about, front, lapses)
+SELECT $1, $2, LAST_INSERT_ID(GREATEST(base + 1, {now})), {now}, 0, 0, $3, {now}, {now} + $4, $4, 0, $5, $6, '', 0
 FROM leasehold_meta
 WHERE NOT EXISTS (SELECT 1 FROM leasehold_lease AS l WHERE l.namespace = $1 AND l.name = $2 AND l.holder = $3)
 ON DUPLICATE KEY UPDATE
@@ -111,44 +109,38 @@ class MysqlEngine(SqlLeaseEngine[Line]):
         return bool(changed)
 
     async def _take_turn(self, want: Want, until: float) -> int:
-        key, micros = (self._namespace, want.name), (int(want.ttl * 1_000_000), int(want.delay * 1_000_000))
-        requests = [
-            START,
-            Request(self._statements["lock"], key),
-            Request(self._statements["take_turn"], (*key, want.holder, *micros, want.about)),
-            Request(self._statements["leave_queue"], (*key, want.holder)),
-            END,
-        ]
-        [_, _, taken, *_] = await self._ask_all(requests, until, commits=True)
-        return _granted(taken)
+        micros = int(want.ttl * 1_000_000), int(want.delay * 1_000_000)
+        values = (self._namespace, want.name, want.holder, *micros, want.about)
+        return _granted(await self._ask(Request(self._statements["take_turn"], values), until))
 
     async def _queue_at_once(self, name: str, ask: Ask, until: float) -> Refused | None:
         key = (self._namespace, name)
         values = (ask.holder, ask.mode, ask.limit, ask.patience, ask.address, ask.about, ask.ttl, ask.delay)
-        mark = [] if name in self._crowded else [Request(self._statements["mark"], (*key, ask.holder))]
-        lock = Request(self._statements["lock_held"], key)
-        queue = Request(self._statements["queue_up"], (*key, *values))
-        answers = await self._ask_all([START, *mark, lock, queue, END], until, commits=True)
-        [*_, held, [[queued, ask_again]], _] = answers
+        queue = Request(self._statements["queue"], (*key, *values))
+        incumbent = Request(self._statements["incumbent"], key)
+        [[[queued, ask_again]], held] = await self._ask_all([queue, incumbent], until, commits=True)
         if not queued:
             return None
-        [[token, beat, lasts, about]] = held
-        return Refused(int(ask_again), Seat("", token, "exclusive", 0, 0, lasts, beat, 0, about))
+        seats = [Seat("", token, "exclusive", 0, 0, lasts, beat, 0, about) for token, beat, lasts, about in held]
+        return Refused(ask_again, seats[0] if seats else None)
 
     async def _release_to_next(self, name: str, holder: str, until: float) -> Changed[bool] | None:
-        key = (self._namespace, name)
-        mine = [Request(self._statements[what], (*key, holder)) for what in ("find_next", "release_to_next")]
-        unqueue = Request(self._statements["unqueue_next"], key)
-        tell = Request(self._statements["tell_next"], (*key, self.world.nonce()))
-        requests = [START, *mine, unqueue, END, tell, self._post.interrupt_next]
-        answers = await self._ask_all(requests, until, commits=True)
-        [_, _, [[released, said]], [[handed, _]], _, told, *_] = answers
+        [[handed, _]], _ = await self._pass_on("hand_over", "tell_handed", name, holder, until)
+        if handed:
+            return Changed(True)
+        [[released, crowd]], told = await self._pass_on("release_to_next", "tell_next", name, holder, until)
         if not released:
             return None
-        if said == NOBODY_WAITS:
-            return Changed(False)
-        # Whoever is the head now and was not told is left to the lease table, which also sees whether there is one.
-        return Changed(True, None if handed or told != NOT_TOLD else NOBODY)
+        # A head of the queue that was not told is left to the lease table, which also sees whether there is one.
+        return Changed(crowd != 0, NOBODY if crowd and told == NOT_TOLD else None)
+
+    async def _pass_on(self, step: str, tell: str, name: str, holder: str, until: float) -> list[list[Row]]:
+        """Give a name back, and then tell the one who is next, if there is any; returns what came of both."""
+        key, letter = (self._namespace, name), self.world.nonce()
+        give_back = Request(self._statements[step], (*key, holder, letter))
+        leave_letter = Request(self._statements[tell], (*key, letter))
+        requests = [give_back, leave_letter, self._post.interrupt_next]
+        return (await self._ask_all(requests, until, commits=True))[:2]
 
     async def _renew_some(self, leases: Sequence[Renewal], until: float) -> list[bool]:
         # In the order of names, as everybody does who locks several.

@@ -16,17 +16,17 @@ from leasehold.sim.network import Link
 from leasehold.sim.postgres import SimListener
 from leasehold.sim.sockets import SimSockets
 from leasehold.sim.sql_lines import SimLine, connected
-from leasehold.sim.sql_rows import Backend, RowsSite
+from leasehold.sim.sql_rows import Backend, RowsSite, with_little_room
 from leasehold.sim.world import SimWorld
 from leasehold.wires.mysql import MysqlWire
 from leasehold.wires.mysql_ear import SILENCE, Gate, ListeningLine
 from leasehold.wires.mysql_errors import INTERRUPTED
 from leasehold.wires.mysql_packets import Answers, SqlError
-from leasehold.wires.mysql_tables import LOCK_TIMEOUT, STALL
+from leasehold.wires.mysql_tables import LOCK_TIMEOUT, STALL, dialect_of
 from leasehold.wires.mysql_target import target_from_url
 from leasehold.wires.sql_listen import Ear
 from leasehold.wires.sql_pool import Pool
-from leasehold.wires.sql_table import Request, Row
+from leasehold.wires.sql_table import LeaseTable, Request, Row
 
 TARGET: Final = target_from_url("mysql://worker@one/shop")
 GATE: Final = ("", "")
@@ -217,6 +217,7 @@ class SimMysqlFamily(MysqlFamily):
 
     def __init__(self, world: SimWorld, site: MysqlSite) -> None:
         super().__init__(TARGET, "", world.inside.label)
+        self.leases = LeaseTable(with_little_room(dialect_of()), "")
         self._world, self._site = world, site
         self.links: list[Link] = []
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from leasehold.core.table import LATENESS, LONGEST_SILENCE, NEAR, SLACK, TURN
 from leasehold.sim.postgres_model import (
     ABOUT,
     BEAT,
-    CLOSED_UNTIL,
     CROWD,
     EXPIRES,
     HOLDER,
@@ -22,13 +20,14 @@ from leasehold.sim.postgres_model import (
     TOKEN,
     TURN_SINCE,
     Database,
+    Key,
     Transaction,
 )
 from leasehold.sim.postgres_model import _is_free as is_free
-from leasehold.sim.postgres_model import _may_be_handed as may_be_handed
 from leasehold.sim.postgres_model import _seated as seated
 from leasehold.wires.mysql_ear import KEEP_LETTERS
-from leasehold.wires.sql_table import USUAL_DEPTH, Request, Row
+from leasehold.wires.mysql_tables import dialect_of
+from leasehold.wires.sql_table import Front, Request, Row
 
 NONE_CHANGED: list[Row] = [(0, 0)]
 
@@ -47,16 +46,18 @@ class MysqlTransaction(Transaction):
     def __init__(self) -> None:
         super().__init__()
         self.began: int | None = None
-        self.head: list[Any] | None = None
-        """Who was found to be the first in the queue."""
+        self.told: str | None = None
+        """Where the one listens who was last found to be told something."""
+        self.number = 0
+        """The number that the last statement has left, where that is none of an address."""
         self.ear: str | None = None
-        """Where it listens: whose wait is to be interrupted."""
-        self.is_handed = False
-        """Whether it is handed the name."""
+        """The address that it has left the number of: whose wait is to be interrupted."""
 
 
 class MysqlDatabase(Database):
     """The tables, those of letters among them."""
+
+    form: Front = dialect_of().front
 
     def __init__(self, wall_clock: Callable[[], int]) -> None:
         super().__init__(self._statement_clock)
@@ -67,6 +68,8 @@ class MysqlDatabase(Database):
         """The connections that hold the lock of an address."""
         self.keeper: Any = None
         """The connection that keeps the gate."""
+        self.signed: dict[Key, tuple[str, str | None]] = {}
+        """The letter that is to be left when a name's row was last passed on, and where."""
 
     def _statement_clock(self) -> int:
         return self._now
@@ -109,96 +112,73 @@ class MysqlDatabase(Database):
         return [(1, 0)]
 
     def _take_turn(self, transaction: Transaction, *values: Any) -> list[Row]:
-        namespace, name, holder, ttl, _, _ = values
-        rows, now = self.lock(transaction, (namespace, name)), self.clock()
-        lease, waiting = rows.lease, [one for _, one in sorted(rows.waiters.items()) if one[5] > now]
-        if lease is None or not waiting or waiting[0][1] != holder or lease[CROWD] != 2 or not is_free(lease, now):
+        lease = self.lock(transaction, values[:2]).lease
+        if lease is None or lease[HOLDER] is not None:
             return NONE_CHANGED
-        if any(one[5] > now + ttl + LATENESS + SLACK for one in waiting[1:2]):
-            return NONE_CHANGED
-        lease[CROWD] = 2 if any(one[1] != holder for one in rows.waiters.values()) else 0
-        return [(1, seated(lease, now, values))]
-
-    def _leave_queue(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
-        rows = self.lock(transaction, (namespace, name))
-        if rows.lease is not None and rows.lease[HOLDER] == holder:
-            rows.waiters = {seq: one for seq, one in rows.waiters.items() if one[1] != holder}
-        return [(1, 0)]
-
-    def _mark(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
-        lease, now = self.lock(transaction, (namespace, name)).lease, self.clock()
-        if lease is None or lease[CROWD] or lease[HOLDER] in (None, holder) or lease[EXPIRES] <= now:
-            return NONE_CHANGED
-        lease[CROWD] = 2
-        return [(1, 0)]
+        taken = super()._take_turn(transaction, *values)
+        return [(1, token) for token, _ in taken] or NONE_CHANGED
 
     def _lock(self, transaction: Transaction, namespace: str, name: str) -> list[Row]:
         return [(1,)] if self._lock_lease(transaction, namespace, name) else []
 
-    def _lock_held(self, transaction: Transaction, namespace: str, name: str) -> list[Row]:
-        rows = self._lock_lease(transaction, namespace, name)
-        return [(row[TOKEN], row[BEAT], row[LASTS], row[ABOUT]) for row in rows]
+    def _queue(self, transaction: Transaction, *values: Any) -> list[Row]:
+        queued = super()._queue(transaction, *values)
+        return [(1, ask_again) for ask_again, *_ in queued] or NONE_CHANGED
 
-    def _queue_up(self, transaction: Transaction, *values: Any) -> list[Row]:
-        namespace, name, holder, mode, most, patience, address, about, ttl, delay = values
-        rows, now = self.lock(transaction, (namespace, name)), self.clock()
-        lease, line = rows.lease, [one for _, one in sorted(rows.waiters.items())][:USUAL_DEPTH]
-        if lease is None or lease[HOLDER] in (None, holder) or lease[EXPIRES] <= now or lease[TURN_SINCE] > now:
-            return NONE_CHANGED
-        rank, is_odd = len(line), any(one[1] == holder or one[5] <= now for one in line)
-        if lease[CROWD] != 2 or rank >= USUAL_DEPTH or is_odd:
-            return NONE_CHANGED
-        free_in = min(max(lease[EXPIRES], lease[CLOSED_UNTIL]) - now, lease[LASTS])
-        free_in += rank * TURN if rank > NEAR else 0
-        silence = min(rank * (rank + 1) // 2 * TURN, LONGEST_SILENCE) if rank else LONGEST_SILENCE
-        ask_again, seq = max(min(free_in, silence), 1), max(rows.waiters, default=0) + 1
-        until = now + min(patience, ask_again) + LATENESS
-        rows.waiters[seq] = [seq, holder, mode, most, now, until, address, about, ttl, delay]
-        return [(1, ask_again)]
+    def _incumbent(self, _transaction: Transaction, namespace: str, name: str) -> list[Row]:
+        lease = self.rows[namespace, name].lease
+        if lease is None or lease[HOLDER] is None:
+            return []
+        return [(lease[TOKEN], lease[BEAT], lease[LASTS], lease[ABOUT])]
 
-    def _find_next(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
+    def _hand_over(self, transaction: Transaction, *values: Any) -> list[Row]:
+        return self._passed_on(transaction, super()._hand_over, TOKEN, *values)
+
+    def _release_to_next(self, transaction: Transaction, *values: Any) -> list[Row]:
+        return self._passed_on(transaction, super()._release_to_next, CROWD, *values)
+
+    def _passed_on(
+        self, transaction: Transaction, step: Callable[..., list[Row]], number: int, *values: Any
+    ) -> list[Row]:
+        """Carry out a step that signs the row with a letter, and answers with what then stands in a column."""
         assert isinstance(transaction, MysqlTransaction)
-        rows, now = self.lock(transaction, (namespace, name)), self.clock()
-        lease, waiting = rows.lease, [one for _, one in sorted(rows.waiters.items()) if one[5] > now]
-        transaction.head, transaction.ear, transaction.is_handed = waiting[0] if waiting else None, None, False
-        if lease is None or transaction.head is None or lease[HOLDER] != holder or lease[CLOSED_UNTIL] > now:
-            return [(1, 0)]
-        if transaction.head[6] in self.ears:
-            in_turn = [one[1:] for one in waiting]
-            transaction.ear, transaction.is_handed = transaction.head[6], may_be_handed(lease, in_turn, now)
-        return [(1, 0)]
-
-    def _release_to_next(self, transaction: Transaction, namespace: str, name: str, holder: str) -> list[Row]:
-        assert isinstance(transaction, MysqlTransaction)
-        rows, now = self.lock(transaction, (namespace, name)), self.clock()
-        lease, head = rows.lease, transaction.head
-        if lease is None or lease[HOLDER] != holder or lease[CROWD] not in (0, 2) or lease[EXPIRES] <= now:
+        *given, letter = values
+        key = (values[0], values[1])
+        transaction.told = transaction.ear = None
+        if not step(transaction, *given):
             return NONE_CHANGED
-        lease[HOLDER], lease[TURN_SINCE] = None, now
-        if transaction.is_handed and head is not None:
-            seated(lease, now, (namespace, name, head[1], head[8], head[9], head[7]))
-        if rows.waiters:
-            return [(1, 0)]
-        lease[CROWD] = 0
-        return [(1, 1)]
+        self.signed[key] = (letter, transaction.told)
+        lease = self.rows[key].lease
+        assert lease is not None
+        transaction.number = lease[number]
+        return [(1, transaction.number)]
 
-    def _unqueue_next(self, transaction: Transaction, namespace: str, name: str) -> list[Row]:
+    def _hears(self, channel: str) -> bool:
+        return channel in self.ears
+
+    def _told(self, transaction: Transaction, channel: str, payload: str) -> bool:  # noqa: ARG002 -- a letter says it
         assert isinstance(transaction, MysqlTransaction)
-        rows, head = self.lock(transaction, (namespace, name)), transaction.head
-        if rows.lease is None or head is None or not transaction.is_handed or rows.lease[HOLDER] != head[1]:
+        transaction.told = channel if self._hears(channel) else None
+        return transaction.told is not None
+
+    def _tell_handed(self, transaction: Transaction, namespace: str, name: str, letter: str) -> list[Row]:
+        assert isinstance(transaction, MysqlTransaction)
+        lease, (signed, told) = self.rows[namespace, name].lease, self.signed.get((namespace, name), ("", None))
+        if lease is None or signed != letter or lease[TOKEN] != transaction.number or told is None:
             return NONE_CHANGED
-        del rows.waiters[head[0]]
-        return [(1, 0)]
+        return self._left(transaction, told, letter, f"{lease[HOLDER]} {lease[TOKEN]}")
 
     def _tell_next(self, transaction: Transaction, namespace: str, name: str, letter: str) -> list[Row]:
+        rows, (signed, told) = self.rows[namespace, name], self.signed.get((namespace, name), ("", None))
+        if rows.lease is None or signed != letter or rows.lease[HOLDER] is not None or told is None or not rows.front:
+            return NONE_CHANGED
+        holder, address = rows.front[0][0], rows.front[0][5]
+        return self._left(transaction, address, letter, holder) if told == address else NONE_CHANGED
+
+    def _left(self, transaction: Transaction, address: str, letter: str, said: str) -> list[Row]:
         assert isinstance(transaction, MysqlTransaction)
-        lease, head = self.rows[namespace, name].lease, transaction.head
-        if lease is None or head is None or transaction.ear is None:
-            return NONE_CHANGED
-        if lease[HOLDER] != (head[1] if transaction.is_handed else None):
-            return NONE_CHANGED
-        said = f"{head[1]} {lease[TOKEN]}" if transaction.is_handed else head[1]
-        transaction.news.append((f"{transaction.ear} {letter}", said))
+        transaction.ear = address
+        transaction.news.append((f"{address} {letter}", said))
         return [(1, 0)]
 
     def _renew_lease(self, transaction: Transaction, *values: Any) -> list[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from leasehold.engines import mysql, sql_lease
 from leasehold.sim import mysql_model, postgres_model
 from leasehold.sim.mutating import Edit, Mutation, edit, registrar
+from leasehold.sim.postgres_mutations import POSTGRES_MUTATIONS
 from leasehold.wires import mysql_ear, sql_listen, sql_table
 
 MYSQL_MUTATIONS: dict[str, Mutation] = {}
@@ -53,7 +54,7 @@ def row_not_locked() -> list[Edit]:
 @_caught_by("order", "handover", "turns")
 def turn_of_another_taken() -> list[Edit]:
     """Whoever waits takes a name that is free, and not only the head of the queue."""
-    return [edit(mysql_model.MysqlDatabase._take_turn, ("waiting[0][1] != holder", "False"))]
+    return [edit(postgres_model.Database._take_turn, ("front[0][0] != holder", "False"))]
 
 
 @_caught_by("handover", "turns", "liveness")
@@ -61,7 +62,7 @@ def letter_without_an_interruption() -> list[Edit]:
     """Who frees a name leaves a letter, and lets its reader wait on."""
     return [
         edit(mysql.MysqlEngine._nudges, ("[self._post.interrupt(place.address)]", "[]")),
-        edit(mysql.MysqlEngine._release_to_next, (", tell, self._post.interrupt_next]", ", tell]")),
+        edit(mysql.MysqlEngine._pass_on, (", self._post.interrupt_next]", "]")),
     ]
 
 
@@ -99,34 +100,45 @@ def renewal_revives() -> list[Edit]:
     ]
 
 
-@_caught_by("handover", "turns", "liveness")
-def queued_without_a_word() -> list[Edit]:
-    """Who is queued in one step does not leave a mark at the name, and whoever gives it back looks for nobody."""
-    return [
-        edit(mysql_model.MysqlDatabase._mark, ("lease[CROWD] = 2", "")),
-        edit(mysql_model.MysqlDatabase._queue_up, ("lease[CROWD] != 2 or ", "")),
-    ]
-
-
-@_caught_by("liveness")
-def handed_to_whoever_waits() -> list[Edit]:
-    """A name is handed to the head of the queue for a whole TTL, however long ago anything was heard of it."""
-    return [edit(postgres_model._may_be_handed, ("and promptly and", "and lasts and"))]
-
-
-@_caught_by("handover", "turns", "order")
-def handed_and_still_queued() -> list[Edit]:
-    """Who is handed a name keeps its place in the queue."""
-    return [edit(mysql_model.MysqlDatabase._unqueue_next, ("del rows.waiters[head[0]]", ""))]
-
-
 @_caught_by("tokens", "given", "exclusion", "told")
 def handed_with_another_token() -> list[Edit]:
     """Who is handed a name is told a token that was never minted."""
-    return [edit(mysql_model.MysqlDatabase._tell_next, ("{lease[TOKEN]}", "{lease[TOKEN] - 1}"))]
+    return [edit(mysql_model.MysqlDatabase._tell_handed, ("{lease[TOKEN]}", "{lease[TOKEN] - 1}"))]
 
 
 @_caught_by("given", "exclusion", "told")
 def wake_up_taken_for_a_grant() -> list[Edit]:
     """Who is told to come for the name believes that it has it, with the token of before."""
     return [edit(sql_listen.Listener._read, ("_granted(token)", "_granted(token or '1')"))]
+
+
+@_caught_by("exclusion", "told", "given")
+def handed_over_by_anybody() -> list[Edit]:
+    """The statement that hands a name over does not say whose it is."""
+    return [edit(postgres_model._gives_back, ("lease[HOLDER] == holder", "True"))]
+
+
+@_caught_by("tokens", "given", "exclusion", "told")
+def handed_over_without_a_token_of_its_own() -> list[Edit]:
+    """Who is handed a name, or takes its turn, has the token of the one before it."""
+    return [edit(postgres_model._moved_up, ("_seated(rows.lease, now, values)", "_seated(rows.lease, now, values) - 1"))]
+
+
+@_caught_by("order", "handover", "turns", "liveness")
+def queued_twice() -> list[Edit]:
+    """Who stands in the queue and asks again is put there once more."""
+    return []
+
+
+MYSQL_MUTATIONS |= {
+    name: POSTGRES_MUTATIONS[name]
+    for name in (
+        "queued-without-a-word",
+        "handed-to-whoever-waits",
+        "handed-and-still-queued",
+        "pushed-in-before-others",
+        "those-beyond-the-row-forgotten",
+        "moved-up-and-still-queued",
+    )
+}
+"""Bugs of what the statements of both servers do alike."""

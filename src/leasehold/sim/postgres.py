@@ -16,7 +16,7 @@ from leasehold.sim.network import Link
 from leasehold.sim.postgres_model import Database
 from leasehold.sim.sockets import SimSockets
 from leasehold.sim.sql_lines import SimLine, connected
-from leasehold.sim.sql_rows import Backend, RowsSite
+from leasehold.sim.sql_rows import Backend, RowsSite, with_little_room
 from leasehold.sim.world import SimWorld
 from leasehold.wires.postgres import PostgresWire
 from leasehold.wires.postgres_tables import LOCK_TIMEOUT_MS, STALL_MS, dialect_of
@@ -26,8 +26,6 @@ from leasehold.wires.sql_pool import Pool
 from leasehold.wires.sql_table import LeaseTable, Request, Statement
 
 TARGET: Final = target_from_url("postgresql://worker@one/shop")
-FRONT: Final = 2
-"""How many of a queue may stand in a name's row here: so few that others often stand beyond it."""
 LISTEN: Final = Statement("LISTEN", "listen")
 
 
@@ -73,7 +71,7 @@ class PostgresSite(RowsSite):
 
     def _new_database(self) -> Database:
         database = Database(self.clock)
-        database.notify, database.front = self._notify, FRONT
+        database.notify = self._notify
         return database
 
     def _new_backend(self, answer: Callable[[object], object]) -> PostgresBackend:
@@ -132,7 +130,7 @@ class SimPostgresFamily(PostgresFamily):
 
     def __init__(self, world: SimWorld, site: PostgresSite) -> None:
         super().__init__(TARGET, "", world.inside.label)
-        self.leases = LeaseTable(dialect_of(TARGET.schema)._replace(front=FRONT), "")
+        self.leases = LeaseTable(with_little_room(dialect_of(TARGET.schema)), "")
         self._world, self._site = world, site
         self.links: list[Link] = []
 

@@ -12,19 +12,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from leasehold.core.table import LATENESS, LONGEST_SILENCE, NEAR, PROMPT, SLACK, TURN
+from leasehold.wires.postgres_tables import dialect_of
 from leasehold.wires.sql_listen import key_of
-from leasehold.wires.sql_table import BEYOND, FIELDS, FRONT, KEEP_IDLE, SWEEP_AT_ONCE, Request, Row
+from leasehold.wires.sql_table import BEYOND, FIELDS, KEEP_IDLE, SWEEP_AT_ONCE, Front, Request, Row
 from leasehold.wires.sqlite_rows import QUEUE
 
 Key = tuple[str, str]
 DECIDING = frozenset(
     {
-        "clock", "take_free", "take_known", "queue", "queue_up", "take_turn", "release_alone", "hand_over",
-        "release_to_next",
+        "clock", "take_free", "take_known", "queue", "take_turn", "release_alone", "hand_over", "release_to_next",
     }
 )  # fmt: skip
 """Statements that read the clock for what is decided by them, or in the program after them."""
-TOKEN, TURN_SINCE, CLOSED_UNTIL, CROWD, HOLDER, SINCE, EXPIRES, LASTS, BEAT, DELAY, ABOUT, FRONT_COLUMN = range(12)
+TOKEN, TURN_SINCE, CLOSED_UNTIL, CROWD, HOLDER, SINCE, EXPIRES, LASTS, BEAT, DELAY, ABOUT = range(11)
 
 
 class Blocked(Exception):
@@ -49,19 +49,7 @@ class Rows:
         """The places that stand in the row, each as in `waiters` but without a number."""
         self.lapses = 0
         """Before this none of them runs out."""
-        self.has_front = False
         self.waiters: dict[int, list[Any]] = {}
-
-    @property
-    def row(self) -> Row:
-        """The row as it is read."""
-        assert self.lease is not None
-        return (*self.lease, _texts(self.front), self.lapses) if self.has_front else tuple(self.lease)
-
-    @row.setter
-    def row(self, row: Sequence[Any]) -> None:
-        self.lease, self.has_front = list(row[:FRONT_COLUMN]), len(row) > FRONT_COLUMN
-        self.front, self.lapses = (_places(row[FRONT_COLUMN]), row[-1]) if self.has_front else ([], 0)
 
     @property
     def queue(self) -> list[list[Any]]:
@@ -83,17 +71,31 @@ class Transaction:
 class Database:
     """The tables, and who has locked what."""
 
+    form: Front = dialect_of("public").front
+    """How places stand in a name's row."""
+
     def __init__(self, clock: Callable[[], int]) -> None:
         self.clock, self.base = clock, 0
         self.rows: dict[Key, Rows] = {}
         self.locks: dict[Key, Transaction] = {}
-        self.front = FRONT
+        self.front = self.form.room
         """How many places there is room for in a name's row."""
         self.listening: set[int] = set()
         """Keys of the advisory locks of those who listen."""
         self.committed: Callable[[Key, Rows, Rows, int], object] = lambda _key, _before, _after, _decided: None
         self.notify: Callable[[str, str], object] = lambda _channel, _payload: None
         self.freed: Callable[[Key], object] = lambda _key: None
+
+    def row_of(self, rows: Rows) -> Row:
+        """A name's row as it is read."""
+        assert rows.lease is not None
+        texts = [str(value) for place in rows.front for value in place]
+        return (*rows.lease, self.form.written(texts), rows.lapses)
+
+    def put_row(self, rows: Rows, row: Sequence[Any]) -> None:
+        """Have a name's row as it is written."""
+        *rows.lease, front, rows.lapses = row
+        rows.front = _places(self.form.texts_in(front))
 
     # Transactions
 
@@ -148,7 +150,7 @@ class Database:
         if self.rows.get(key, Rows()).lease is None and self.locks.get(key, transaction) is transaction:
             return []
         rows = self.lock(transaction, key)
-        return [] if rows.lease is None else [rows.row]
+        return [] if rows.lease is None else [self.row_of(rows)]
 
     def _clock(self, _transaction: Transaction) -> list[Row]:
         return [(self.clock(), self.base, "")]
@@ -168,11 +170,11 @@ class Database:
         rows = self.lock(transaction, (namespace, name))
         if rows.lease is not None:
             raise Duplicate
-        rows.row = row
+        self.put_row(rows, row)
         return []
 
     def _put_lease(self, transaction: Transaction, namespace: str, name: str, *row: Any) -> list[Row]:
-        self.lock(transaction, (namespace, name)).row = row
+        self.put_row(self.lock(transaction, (namespace, name)), row)
         return []
 
     def _add_seat(self, transaction: Transaction, namespace: str, name: str, *row: Any) -> list[Row]:
@@ -204,7 +206,7 @@ class Database:
 
     def _read_lease(self, _transaction: Transaction, namespace: str, name: str) -> list[Row]:
         rows = self.rows.get((namespace, name), Rows())
-        return [] if rows.lease is None else [rows.row]
+        return [] if rows.lease is None else [self.row_of(rows)]
 
     def _names(self, _transaction: Transaction, namespace: str, after: str, limit: int) -> list[Row]:
         now, found = self.clock(), []
@@ -247,7 +249,7 @@ class Database:
         lease = rows.lease
         if lease is None:
             token = max(self.base + 1, now)
-            rows.row = [token, now, 0, 0, holder, now, now + ttl, ttl, 0, delay, about, "[]", 0]
+            rows.lease = [token, now, 0, 0, holder, now, now + ttl, ttl, 0, delay, about]
             return [(token, holder)]
         if lease[CROWD] or not _is_free(lease, now):
             return []
@@ -303,7 +305,7 @@ class Database:
         if lease is None or not _can_move_up(rows, now) or not _gives_back(lease, front, holder, now):
             return []
         to, _, _, _, _, address, about, lasts, delay = front[0]
-        if lease[CLOSED_UNTIL] > now or not _may_be_handed(lease, front, now) or key_of(address) not in self.listening:
+        if lease[CLOSED_UNTIL] > now or not _may_be_handed(lease, front, now) or not self._hears(address):
             return []
         _moved_up(rows, now, (namespace, name, to, lasts, delay, about))
         self._told(transaction, address, f"{to} {lease[TOKEN]}")
@@ -319,13 +321,17 @@ class Database:
             return []
         head: list[Any] = front[0] if front else [None] * FIELDS
         lease[HOLDER], lease[TURN_SINCE], told = None, now, True
-        if front and lease[CLOSED_UNTIL] <= now and key_of(head[5]) is not None:
+        if front and lease[CLOSED_UNTIL] <= now and head[5]:
             told = self._told(transaction, head[5], head[0])
         return [(lease[CROWD], told, "off", *[None if value is None else str(value) for value in head])]
 
+    def _hears(self, channel: str) -> bool:
+        """Whether somebody listens there."""
+        return key_of(channel) in self.listening
+
     def _told(self, transaction: Transaction, channel: str, payload: str) -> bool:
         """Tell whoever listens there, if anybody does, when this is committed."""
-        if key_of(channel) not in self.listening:
+        if not self._hears(channel):
             return False
         transaction.news.append((channel, payload))
         return True
@@ -396,13 +402,9 @@ def _moved_up(rows: Rows, now: int, values: tuple[Any, ...]) -> int:
     return token
 
 
-def _texts(front: Sequence[Sequence[Any]]) -> str:
-    return json.dumps([str(value) for place in front for value in place])
-
-
-def _places(texts: str) -> list[list[Any]]:
+def _places(texts: Sequence[str]) -> list[list[Any]]:
     """What stands in the row, with times as numbers."""
-    places = zip(*[iter(json.loads(texts))] * FIELDS, strict=True)
+    places = zip(*[iter(texts)] * FIELDS, strict=True)
     return [
         [holder, mode, int(most), int(since), int(until), address, about, int(lasts), int(delay)]
         for holder, mode, most, since, until, address, about, lasts, delay in places

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from leasehold.sim.history import Event, Freed, Granted, Left, Queued, Unqueued
 from leasehold.sim.network import Link, Network
@@ -28,7 +28,15 @@ from leasehold.sim.postgres_model import (
 from leasehold.sim.server import FIRST_SECOND
 from leasehold.sim.site import Site
 from leasehold.sim.sql_lines import GONE, REFUSED
-from leasehold.wires.sql_table import Raced, Request, Row
+from leasehold.wires.sql_table import Dialect, Raced, Request, Row
+
+ROOM: Final = 2
+"""How many of a queue may stand in a name's row here: so few that others often stand beyond it."""
+
+
+def with_little_room(dialect: Dialect) -> Dialect:
+    """A dialect as it is used here."""
+    return dialect._replace(front=dialect.front._replace(room=ROOM))
 
 
 class Backend:
@@ -119,6 +127,7 @@ class RowsSite(Site):
         self.shift = FIRST_SECOND
         self.set_back = 0.0
         self.database = self._new_database()
+        self.database.front = ROOM
         self.database.committed, self.database.freed = self._note, self._freed
         self._backends: dict[Link, list[Backend]] = {}
         self._waiting: dict[Key, list[Backend]] = {}

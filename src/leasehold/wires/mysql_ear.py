@@ -38,7 +38,9 @@ MOST_LETTERS: Final = 16
 """So many letters are taken away at once: each such step is written to the server's disk."""
 KEEP_LETTERS: Final = 60_000_000
 """After so long nobody comes for a letter any more, in microseconds."""
-_ADDRESS: Final = re.compile(r"lh:[0-9a-f]{32}", re.ASCII)
+ADDRESS_DIGITS: Final = 15
+"""An address is a number of so many hexadecimal digits: one that the server can keep for the next statement."""
+_ADDRESS: Final = re.compile(rf"lh:[0-9a-f]{{{ADDRESS_DIGITS}}}", re.ASCII)
 _OPEN: Final = written("listen", "SET SESSION wait_timeout = $2; SELECT GET_LOCK($1, 0), GET_LOCK($3, 0)")
 _KEEP: Final = Request(written("keep_gate", "SET SESSION wait_timeout = $1"), (KEPT_FOR,))
 _LETTERS: Final = prepared(
@@ -56,7 +58,9 @@ INSERT INTO leasehold_wake (address, letter, holder, since)
 SELECT $1, $2, $3, {now} FROM DUAL WHERE IS_USED_LOCK($1) IS NOT NULL
 """
 _INTERRUPT: Final = "KILL QUERY IS_USED_LOCK($1)"
-_INTERRUPT_NEXT: Final = "KILL QUERY IS_USED_LOCK(COALESCE(@leasehold_ear, 'lh:nobody'))"
+_INTERRUPT_NEXT: Final = (
+    f"KILL QUERY IS_USED_LOCK(CONCAT('lh:', LPAD(LOWER(HEX(LAST_INSERT_ID())), {ADDRESS_DIGITS}, '0')))"
+)
 _OLD_LETTERS: Final = "SELECT address, letter FROM leasehold_wake WHERE since <= {now} - {keep} LIMIT 256"
 
 
@@ -126,7 +130,7 @@ class ListeningLine:
     @classmethod
     async def open(cls, line: Line, nonce: str, where: str, gate: Gate, until: float) -> ListeningLine | None:
         """Make a listener of a connection; None when nobody kept the gate, and this connection does so instead."""
-        listener = cls(line, f"lh:{nonce}", gate)
+        listener = cls(line, f"lh:{nonce[-ADDRESS_DIGITS:]}", gate)
         try:
             listens = await listener._begin(where, until)
         except OSError:

@@ -33,7 +33,8 @@ from leasehold.wires.sql_table import Raced, Request, Row, Statement
 NUDGE: Final = "nudge"
 """The name of a statement that stands last and may fail: all that mattered has been committed before it."""
 COMMIT: Final = "commit"
-"""The name of one that commits: with a nudge at the end, whatever stands in between may fail as well."""
+_COMMITS: Final = frozenset({COMMIT, "hand_over", "release_to_next"})
+"""The names of those that commit: with a nudge at the end, whatever stands in between may fail as well."""
 _UNDO: Final = Request(Statement("ROLLBACK", "undo"))
 NUDGED_WITHIN: Final = 0.1
 """For so long a nudge is waited for, in seconds. MariaDB needs 0.05 where it meets the end of what it interrupts."""
@@ -148,18 +149,16 @@ class Line:
 
         A request may be several statements; its rows are those of the last one.
         """
-        payload, before = (asked(requests[0]), 0) if len(requests) == 1 else self._together(requests)
-        if type(requests[0].statement) is Queued:
-            self.doze()
         try:
-            await self.stream.send(payload, until)
-            answers = await self._answers(requests, before, until)
+            answers, before = await self._ask_each(requests, until), 0
+            if answers is None:
+                answers, before = await self._ask_together(requests, until)
         except (Nonsense, OSError) as error:
             raise self._broken(error, sent=self.stream.has_sent, commits=commits) from None
         except BaseException:
             self.close()
             raise
-        if before and answers.error is None:
+        if answers.error is None:
             self._note_size(requests, before)
         del answers.results[:before]
         if answers.error is not None and answers.error.code == NOT_PREPARED and self._ready:
@@ -169,9 +168,64 @@ class Line:
             return await self.ask_plainly(requests, until, commits=commits)
         return self._sorted(requests, answers)
 
+    async def _ask_each(self, requests: Sequence[Request], until: float) -> Answers | None:
+        """Carry out requests that are prepared, each in a packet of its own, whatever comes of those before it.
+
+        None where they are to be sent in one text: for their first use, where the server does not prepare them, and
+        where nothing is to be carried out behind what fails.
+        """
+        prepared = [one.statement for one in requests if one.statement.name != NUDGE]
+        if len(requests) == 1 or any(one.order is None or one not in self._met for one in prepared):
+            return None
+        packets = [await self._packet(one, until) for one in requests]
+        if not all(packets):
+            return None
+        await self.stream.send_each(packets, until)
+        await self.stream.arrival(until, self._least(requests, 0))
+        answers = Answers()
+        for request in requests:
+            await self._add_answer(answers, request, until)
+        if answers.error is not None and answers.error.code == NOT_PREPARED and not answers.results:
+            self._met, self._prepared = set(), {}  # a proxy goes on with another connection of its own
+            return None
+        return answers
+
+    async def _packet(self, request: Request, until: float) -> bytes:
+        """What asks for one request of several; empty where the server does not prepare it."""
+        if request.statement.order is None:
+            return asked(request)
+        prepared = self._prepared.get(request.statement) or await self._prepare(request, until)
+        return b"" if prepared is None else prepared.executed(request.values)
+
+    async def _add_answer(self, answers: Answers, request: Request, until: float) -> None:
+        """Read the answer to one request of several. Behind an error, answers say nothing."""
+        one, is_nudge = Answers(packed=request.statement.order is not None), request.statement.name == NUDGE
+        if is_nudge:
+            until = min(until, self.sockets.world.now() + NUDGED_WITHIN)
+        try:
+            while not one.is_complete:
+                one.feed([await self.stream.packet(until)])
+        except TimeoutError:
+            if not is_nudge:
+                raise
+            self.close()  # it still owes an answer; the server goes on with the nudge
+            one.results.append([])
+        self.stream.inbox.expect(1)
+        if answers.error is None:
+            answers.error = one.error
+            answers.results += one.results
+
+    async def _ask_together(self, requests: Sequence[Request], until: float) -> tuple[Answers, int]:
+        """Send requests in one text; returns also how many answers come before theirs."""
+        payload, before = (asked(requests[0]), 0) if len(requests) == 1 else self._together(requests)
+        if type(requests[0].statement) is Queued:
+            self.doze()
+        await self.stream.send(payload, until)
+        return await self._answers(requests, before, until), before
+
     def _together(self, requests: Sequence[Request]) -> tuple[bytes, int]:
         """What asks for several requests, and how many answers come before theirs."""
-        again = {one.statement for one in requests if one.statement.order is not None}
+        again = {one.statement for one in requests if one.statement.order is not None} - self._prepared.keys()
         known = again & self._met
         text, before = named(requests, known, self._ready)
         self._met |= again
@@ -184,12 +238,7 @@ class Line:
         self._sizes[shape] = min(self._sizes.get(shape, size), size)
 
     async def _answers(self, requests: Sequence[Request], before: int, until: float) -> Answers:
-        expected = before + sum(request.statement.parts for request in requests)
-        least = PLAIN_OK * expected if expected > 1 else 1
-        if type(requests[0].statement) is Queued:
-            least = PLAIN_OK + 1  # of one that waits for long, errors are heard at once
-        elif before:
-            least = max(self._sizes.get(_shape(requests, before), 0) - PLAIN_OK + 1, least)
+        expected, least = before + sum(request.statement.parts for request in requests), self._least(requests, before)
         if requests[-1].statement.name != NUDGE:
             return await self.stream.answers(until, least=least)
         answers = await self.stream.answers(until, enough=expected - 1, least=least)
@@ -199,6 +248,14 @@ class Line:
             self.close()  # it still owes an answer; the server goes on with the nudge
             answers.results.append([])
             return answers
+
+    def _least(self, requests: Sequence[Request], before: int) -> int:
+        """How many bytes their answers have at least, unless something goes wrong."""
+        if type(requests[0].statement) is Queued:
+            return PLAIN_OK + 1  # of one that waits for long, errors are heard at once
+        expected = before + sum(request.statement.parts for request in requests)
+        least = PLAIN_OK * expected if expected > 1 else 1
+        return max(self._sizes.get(_shape(requests, before), 0) - PLAIN_OK + 1, least)
 
     def post(self, request: Request) -> None:
         """Send a request whose answer is fetched later; raises `ConnectionError` when the connection broke."""
@@ -288,7 +345,7 @@ def _needed(requests: Sequence[Request], ends: list[int]) -> float:
     """How many statements have to succeed: all but a nudge, or those up to a commit that one follows."""
     if requests[-1].statement.name != NUDGE:
         return inf
-    committed = [end for request, end in zip(requests, ends, strict=True) if request.statement.name == COMMIT]
+    committed = [end for request, end in zip(requests, ends, strict=True) if request.statement.name in _COMMITS]
     return committed[-1] if committed else ends[-1] - 1
 
 

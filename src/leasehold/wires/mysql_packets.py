@@ -250,9 +250,11 @@ def _packed(value: Value) -> bytes:
 class Answers:
     """The answers to the statements of one packet, understood piece by piece."""
 
-    __slots__ = ("_columns", "_pending", "_rows", "error", "is_complete", "results")
+    __slots__ = ("_columns", "_packed", "_pending", "_rows", "error", "is_complete", "results")
 
-    def __init__(self) -> None:
+    def __init__(self, *, packed: bool = False) -> None:
+        """`packed`: rows come as those of statements that are prepared do."""
+        self._packed = packed
         self.results: list[list[Row]] = []
         """Rows of those that return rows; of the others one, with how many rows were changed and the insert id."""
         self.error: SqlError | None = None
@@ -260,7 +262,7 @@ class Answers:
         self.is_complete = False
         self._pending: list[bytes] = []
         """Packets that cannot be understood before more has come."""
-        self._columns: list[Callable[[bytes], Any]] = []
+        self._columns: list[Any] = []
         self._rows: list[Row] | None = None
 
     def feed(self, packets: Iterable[bytes]) -> None:
@@ -276,7 +278,7 @@ class Answers:
                 if kind == 0xFE and len(packet) < 9:
                     self._end(self._rows, packet[3:5])
                 else:
-                    self._rows.append(_row(packet, self._columns))
+                    self._rows.append((_packed_row if self._packed else _row)(packet, self._columns))
             elif kind == 0:
                 changed, after = _number(packet, 1)
                 insert_id, after = _number(packet, after)
@@ -286,7 +288,8 @@ class Answers:
                 described = at + kind + 1
                 if described >= len(pending):
                     break
-                self._columns, self._rows = list(map(_reader, pending[at + 1 : described])), []
+                columns = map(_kind if self._packed else _reader, pending[at + 1 : described])
+                self._columns, self._rows = list(columns), []
                 at = described
             else:
                 raise Nonsense("an answer of an unknown kind")
@@ -323,13 +326,19 @@ def error_in(packet: bytes) -> SqlError:
 
 @lru_cache(maxsize=256)
 def _reader(description: bytes) -> Callable[[bytes], Any]:
+    """What reads a column's values where they come as text."""
+    return int if _kind(description) in _INTEGERS else bytes.decode
+
+
+def _kind(description: bytes) -> int:
+    """The type of a column."""
     at = 0
     for _ in range(6):  # names of the catalog, the database, the table (twice) and the column (twice)
         size, at = _number(description, at)
         at += size
     if len(description) < at + 8:
         raise Nonsense("a column that is described too briefly")
-    return int if description[at + 7] in _INTEGERS else bytes.decode
+    return description[at + 7]
 
 
 def _row(packet: bytes, columns: list[Callable[[bytes], Any]]) -> Row:
@@ -349,6 +358,33 @@ def _row(packet: bytes, columns: list[Callable[[bytes], Any]]) -> Row:
             values.append(read(packet[at : at + size]))
             at += size
     except (IndexError, ValueError):
+        raise Nonsense("a value that cannot be read") from None
+    if at != len(packet):
+        raise Nonsense("a row of another length")
+    return tuple(values)
+
+
+_WHOLE_SIZES: Final[Mapping[int, int]] = {1: 1, 2: 2, 3: 4, 8: 8}
+
+
+def _packed_row(packet: bytes, kinds: list[int]) -> Row:
+    """A row of a statement that is prepared: a bit for each NULL, then numbers as they are, and text as it is."""
+    values: list[Any] = []
+    at = 1 + (len(kinds) + 9) // 8
+    nulls = int.from_bytes(packet[1:at], "little") >> 2
+    try:
+        for position, kind in enumerate(kinds):
+            if nulls >> position & 1:
+                values.append(None)
+                continue
+            size = _WHOLE_SIZES.get(kind)
+            if size is None:
+                size, at = _number(packet, at)
+                values.append(packet[at : at + size].decode())
+            else:
+                values.append(int.from_bytes(packet[at : at + size], "little", signed=True))
+            at += size
+    except ValueError:
         raise Nonsense("a value that cannot be read") from None
     if at != len(packet):
         raise Nonsense("a row of another length")

@@ -7,6 +7,7 @@ import errno
 import os
 import select
 import socket
+from collections.abc import Sequence
 from math import ceil
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -89,6 +90,10 @@ class Stream:
                 await self._ready(until, to_write=True)
         self.has_sent = True
 
+    async def send_each(self, payloads: Sequence[bytes], until: float) -> None:
+        """Send several packets together; each is answered by itself."""
+        await self.send(payloads[0], until, behind=b"".join(map(framed, payloads[1:])))
+
     def send_now(self, payload: bytes) -> None:
         """Send a packet that is so small that it always fits."""
         packet = framed(payload)
@@ -104,7 +109,7 @@ class Stream:
         They are at least so many bytes, unless something goes wrong.
         """
         if least > 1:
-            await self._first_of_many(until, least)
+            await self.arrival(until, least)
         elif answers is None:
             await self._first(until)
         answers, inbox = answers or Answers(), self.inbox
@@ -122,8 +127,8 @@ class Stream:
         if self._shows_all:
             await self._ready(until, to_write=False)
 
-    async def _first_of_many(self, until: float, least: int) -> None:
-        """The same where a server sends each of several answers by itself: not to be woken for every one of them.
+    async def arrival(self, until: float, least: int) -> None:
+        """Be there when so many bytes come, where a server sends each of several answers by itself: not to be woken for every one of them.
 
         What goes wrong may be told in fewer words, and is heard a little later. Systems that cannot do so wake who
         waits.
@@ -162,8 +167,8 @@ class Stream:
 
     async def exchange_both(self, payload: bytes, other: bytes, until: float, *, least: int) -> tuple[bytes, bytes]:
         """Send two packets together, and return the packet that answers each; both are at least so many bytes."""
-        await self.send(payload, until, behind=framed(other))
-        await self._first_of_many(until, least)
+        await self.send_each((payload, other), until)
+        await self.arrival(until, least)
         first = await self.packet(until)
         self.inbox.expect(1)
         return first, await self.packet(until)

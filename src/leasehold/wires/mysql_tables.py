@@ -13,9 +13,9 @@ from leasehold.wires.mysql_errors import NO_PRIVILEGE, NO_TABLE, error_from
 from leasehold.wires.mysql_line import Line
 from leasehold.wires.mysql_packets import SqlError, written
 from leasehold.wires.postgres_errors import nonsense
-from leasehold.wires.sql_table import Dialect, Request, Statement
+from leasehold.wires.sql_table import FIELDS, FRONT, Dialect, Front, Request, Statement
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """Raised whenever the tables change: those of another version are refused, and left alone."""
 CLOCK: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 """Microseconds since 1970, whatever the session's time zone. It stands still within one statement, and only there."""
@@ -27,8 +27,6 @@ STALL: Final = 2
 
 BEGIN: Final = Request(Statement(f"SET SESSION wait_timeout = {STALL}; START TRANSACTION", "begin"))
 COMMIT: Final = Request(Statement("COMMIT; SET SESSION wait_timeout = DEFAULT", mysql_line.COMMIT))
-START, END = Request(Statement("START TRANSACTION", "begin")), Request(Statement("COMMIT", mysql_line.COMMIT))
-"""Around what goes out in one packet: nobody can stall within it."""
 READ: Final = Request(Statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION READ ONLY", "read"))
 
 _DDL: Final = """
@@ -51,6 +49,10 @@ CREATE TABLE IF NOT EXISTS leasehold_lease (
     beat BIGINT NOT NULL,
     delay BIGINT NOT NULL,
     about VARBINARY(1024) NOT NULL,
+    front MEDIUMBLOB NOT NULL,
+    lapses BIGINT NOT NULL,
+    told VARBINARY(64),
+    letter VARBINARY(32) NOT NULL DEFAULT '',
     PRIMARY KEY (namespace, name)
 ) ENGINE=InnoDB;
 CREATE TABLE IF NOT EXISTS leasehold_seat (
@@ -109,9 +111,45 @@ def tables_sql() -> str:
     return _DDL.format(version=SCHEMA_VERSION)
 
 
+def text_at(at: str | int, front: str = "front") -> str:
+    """An expression: what stands at this position in a name's row, counted from one; empty behind the last."""
+    return f"SUBSTRING_INDEX(SUBSTRING_INDEX({front}, ' ', {at}), ' ', -1)"
+
+
+_UNTILS: Final = " UNION ALL ".join(f"SELECT {FIELDS * place + 5} AS until_at" for place in range(FRONT))
+_ONE_WAITS: Final = f"""EXISTS (
+    SELECT 1 FROM ({_UNTILS}) AS places WHERE CAST(CONCAT('0', {text_at("until_at", "l.front")}) AS SIGNED) > {{now}})"""
+_ABOUT: Final = 6
+"""Where in a place the only text stands that may have blanks: that is written in hexadecimal."""
+
+
 def dialect_of(clock: str = CLOCK) -> Dialect:
     """How the lease table is written for MySQL and MariaDB. `clock` is the server's own, except in tests."""
-    return Dialect(now=clock, prefix=PREFIX, after="namespace >= $1 AND (namespace > $1 OR name > $2)", write=written)
+    return Dialect(
+        now=clock,
+        prefix=PREFIX,
+        after="namespace >= $1 AND (namespace > $1 OR name > $2)",
+        write=written,
+        front=Front(
+            read="front",
+            put="$14",
+            one_waits=_ONE_WAITS.format(now=clock),
+            written=_front_written,
+            texts_in=_texts_in,
+        ),
+    )
+
+
+def _front_written(texts: list[str]) -> str:
+    """Texts in one, with a blank behind each."""
+    hidden = (text.encode().hex().upper() if at % FIELDS == _ABOUT else text for at, text in enumerate(texts))
+    return "".join(f"{text} " for text in hidden)
+
+
+def _texts_in(front: str) -> list[str]:
+    texts = front.split(" ")[:-1]
+    texts[_ABOUT::FIELDS] = [bytes.fromhex(about).decode() for about in texts[_ABOUT::FIELDS]]
+    return texts
 
 
 # Read-committed: locks of rows that are not there (of gaps) would let two who add the same name undo each other.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from leasehold.errors import EngineError
 from leasehold.wires.postgres_errors import NO_PRIVILEGE, NO_TABLE, SqlError, error_from, nonsense
 from leasehold.wires.postgres_line import Line
 from leasehold.wires.postgres_target import Target
-from leasehold.wires.sql_table import FRONT, Dialect, Request, Statement
+from leasehold.wires.sql_table import FIELDS, Dialect, Front, Request, Statement
 
 SCHEMA_VERSION: Final = 3
 """Raised whenever the tables change: those of another version are refused, and left alone."""
@@ -93,6 +94,10 @@ INSERT INTO {prefix}meta VALUES (1, {version}, 0) ON CONFLICT (one) DO NOTHING;
 """
 
 
+_ONE_WAITS: Final = """EXISTS (
+    SELECT 1 FROM generate_series(5, cardinality(l.front), {fields}) AS at WHERE l.front[at]::bigint > {now})"""
+
+
 def prefix_of(schema: str) -> str:
     """What the names of our tables begin with. A schema's name is checked when it comes in."""
     return f'"{schema}".leasehold_'
@@ -111,9 +116,20 @@ def dialect_of(schema: str, clock: str = CLOCK) -> Dialect:
         prefix=prefix_of(schema),
         after="(namespace, name) > ($1, $2)",
         write=lambda name, text: Statement(text, f"leasehold_{name}"),
-        front=FRONT,
+        front=Front(
+            read="array_to_json(front)::text",
+            put="ARRAY(SELECT jsonb_array_elements_text($14::jsonb))",
+            one_waits=_ONE_WAITS.format(fields=FIELDS, now=clock),
+            written=_written,
+            texts_in=json.loads,
+        ),
         at_clock=f", set_config('idle_in_transaction_session_timeout', '{STALL_MS}', true)",
     )
+
+
+def _written(texts: list[str]) -> str:
+    """A list of texts, written the way the server writes it."""
+    return json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
 
 
 _ENTER: Final = """

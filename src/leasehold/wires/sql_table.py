@@ -5,13 +5,12 @@ them. What differs from one kind of server to another is in a `Dialect`.
 
 The tables are those of the embedded engine: one row a name in `lease`, with its exclusive lease if there is one; other
 kinds of lease in `seat`; the queue in `waiter`; and in `meta` a `base` above which names that were forgotten continue.
-Whoever changes an entry has locked its row in `lease` before it reads the rest. Where the server has lists, the first
-of the queue stand in the name's own row instead: all others, in `waiter`, come behind them.
+Whoever changes an entry has locked its row in `lease` before it reads the rest. The first of the queue stand in the
+name's own row instead: all others, in `waiter`, come behind them.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import Any, Final, NamedTuple
@@ -65,6 +64,22 @@ class Request(NamedTuple):
     values: tuple[Value, ...] = ()
 
 
+class Front(NamedTuple):
+    """How the first of a queue stand in the name's row: so many texts for each of them, one behind the other."""
+
+    read: str
+    """What reads them; `lapses` comes next."""
+    put: str
+    """What $14 is written as."""
+    one_waits: str
+    """A condition on the row, `l`: of these, somebody's patience is not over."""
+    written: Callable[[list[str]], str]
+    """The texts as they are written, and as the server gives them back when they are read."""
+    texts_in: Callable[[str], list[str]]
+    room: int = FRONT
+    """For how many there is room."""
+
+
 class Dialect(NamedTuple):
     """How one kind of server is talked to."""
 
@@ -76,10 +91,10 @@ class Dialect(NamedTuple):
     """A condition: the row's (namespace, name) is beyond ($1, $2), so written that the server uses its index."""
     write: Callable[[str, str], Statement]
     """Makes a statement of its name and a text with placeholders $1, $2, …"""
+    front: Front
+    """How the first of a queue stand in the name's row."""
     at_clock: str = ""
     """More columns of the statement that reads the clock, just after the lock: settings of the transaction."""
-    front: int = 0
-    """How many of a queue may stand in the name's row. It is written for PostgreSQL alone."""
 
 
 _WORDS: Final = {
@@ -92,18 +107,9 @@ _WORDS: Final = {
     f"AND (holder IS NULL OR (expires <= {{now}} - {KEEP_IDLE} AND expires + delay <= {{now}}))",
     "page_size": str(SWEEP_AT_ONCE),
 }
-_FRONT_WORDS: Final = {
-    "read_front": ", array_to_json(front)::text, lapses",
-    "front": ", front, lapses",
-    "front_value": ", ARRAY(SELECT jsonb_array_elements_text($14::jsonb)), $15",
-    "put_front": ", front = ARRAY(SELECT jsonb_array_elements_text($14::jsonb)), lapses = $15",
-    "or_in_front": """OR EXISTS (
-                SELECT 1 FROM generate_series(5, cardinality(l.front), {fields}) AS at
-                WHERE l.front[at]::bigint > {now})""",
-}
 _TEXTS: Final = {
-    "lock_lease": "SELECT {lease_columns}{read_front} FROM {lease} WHERE {named} FOR UPDATE",
-    "read_lease": "SELECT {lease_columns}{read_front} FROM {lease} WHERE {named}",
+    "lock_lease": "SELECT {lease_columns}, {read_front}, lapses FROM {lease} WHERE {named} FOR UPDATE",
+    "read_lease": "SELECT {lease_columns}, {read_front}, lapses FROM {lease} WHERE {named}",
     # After the row is locked: a clock that was read before may be behind what the entry says by then.
     "clock": "SELECT {now}, (SELECT base FROM {meta}){at_clock}",
     "seats": "SELECT {seat_columns} FROM {seat} WHERE {named} ORDER BY token",
@@ -112,11 +118,12 @@ _TEXTS: Final = {
         (SELECT 0, {place_columns} FROM {waiter} WHERE {named} AND seq > $3 ORDER BY seq LIMIT $4)
         UNION ALL SELECT 1, {place_columns} FROM {waiter} WHERE {named} AND holder = $5""",
     "add_lease": """
-        INSERT INTO {lease} (namespace, name, {lease_columns}{front})
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13{front_value})""",
+        INSERT INTO {lease} (namespace, name, {lease_columns}, front, lapses)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, {put_front}, $15)""",
     "put_lease": """
         UPDATE {lease} SET token = $3, turn_since = $4, closed_until = $5, crowd = $6, holder = $7, since = $8,
-        expires = $9, lasts = $10, beat = $11, delay = $12, about = $13{put_front} WHERE {named}""",
+        expires = $9, lasts = $10, beat = $11, delay = $12, about = $13,
+        front = {put_front}, lapses = $15 WHERE {named}""",
     "add_seat": """
         INSERT INTO {seat} (namespace, name, {seat_columns}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)""",
     "put_seat": "UPDATE {seat} SET expires = $4, lasts = $5, beat = $6 WHERE {named} AND token = $3",
@@ -132,7 +139,8 @@ _TEXTS: Final = {
             OR (crowd <> 0 AND (EXISTS (
                 SELECT 1 FROM {seat} s WHERE s.namespace = $1 AND s.name = l.name AND s.expires > {now})
             OR EXISTS (
-                SELECT 1 FROM {waiter} w WHERE w.namespace = $1 AND w.name = l.name AND w.until > {now}){or_in_front}))
+                SELECT 1 FROM {waiter} w WHERE w.namespace = $1 AND w.name = l.name AND w.until > {now})
+            OR {one_waits}))
         ) ORDER BY name LIMIT $3""",
     "page": """
         SELECT namespace, name, token, {idle}, crowd <> 0 AND {old} FROM {lease}
@@ -149,11 +157,10 @@ class LeaseTable:
         tables = {name: dialect.prefix + name for name in ("lease", "seat", "waiter", "meta")}
         words = {**tables, "now": dialect.now, "after": dialect.after, "at_clock": dialect.at_clock}
         words |= {name: word.format(**words) for name, word in _WORDS.items()}
-        words |= {
-            name: word.format(fields=FIELDS, **words) if dialect.front else "" for name, word in _FRONT_WORDS.items()
-        }
+        front = dialect.front
+        words |= {"read_front": front.read, "put_front": front.put, "one_waits": front.one_waits}
         self._statements = {name: dialect.write(name, text.format(**words)) for name, text in _TEXTS.items()}
-        self.namespace, self.front = namespace, dialect.front
+        self.namespace, self.front = namespace, front
 
     def within(self, namespace: str) -> LeaseTable:
         """The same for another namespace."""
@@ -220,8 +227,8 @@ class Record:
         # Without a base the tables are just being made, after others were lost: no token was given by these.
         self.entry = Entry(token=clock[1] or 0) if row is None else self._loaded(row, seats)
         self._token = self.entry.token
-        if row is not None and of.front:
-            self._add_front(json.loads(row[-2]))
+        if row is not None:
+            self._add_front(of.front.texts_in(row[-2]))
         self.add_places(places, depth)
 
     @staticmethod
@@ -245,7 +252,7 @@ class Record:
         if not self.entry.queue and self._complete:
             return seats
         beyond = not self._complete or len(self.entry.queue) > len(self._front())
-        return seats | QUEUE | (BEYOND if self._table.front and beyond else 0)
+        return seats | QUEUE | (BEYOND if beyond else 0)
 
     def lacks(self, depth: int) -> int | None:
         """After which number more of the queue has to be loaded, so that the first `depth` who wait are known."""
@@ -291,13 +298,11 @@ class Record:
 
         If nobody is left there, then those who come next, as far as they are known.
         """
-        if not self._table.front:
-            return []
         ends = ALL if self._complete else self._last_seq
         known = [place for place in self.entry.queue if self._number(place) <= ends]
         stay = [place for place in known if self._number(place) < 0]
         beyond = not self._complete or any(0 <= self._number(place) < ALL for place in known)
-        return stay if stay and beyond else known[: self._table.front]
+        return stay if stay and beyond else known[: self._table.front.room]
 
     def changes(self) -> list[Request]:
         """What to write, after the lease table has worked on the entry."""
@@ -306,8 +311,7 @@ class Record:
         changes = [*self._changed_places(front), *self._changed_seats()]
         lease = next((_columns(seat) for seat in entry.seats if seat.mode == "exclusive"), _NO_LEASE)
         row = (entry.token, entry.turn_since, entry.closed_until, self.crowd, *lease)
-        if self._table.front:
-            row += (_texts(front), min((place.until for place in front), default=0))
+        row += (self._table.front.written(_texts(front)), min((place.until for place in front), default=0))
         if self.known and row != self._row:
             changes.append(request("put_lease", *self._key, *row))
         elif not self.known and entry.token != self._token:
@@ -361,10 +365,9 @@ _NO_LEASE: Final = (None, 0, 0, 0, 0, 0, "")
 WHOLE_QUEUE: Final = ALL
 
 
-def _texts(front: list[Place]) -> str:
-    """Places as they stand in the row, written the way the server writes it."""
-    texts = [str(value) for place in front for value in _place_columns(place)]
-    return json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
+def _texts(front: list[Place]) -> list[str]:
+    """Places as they stand in the row."""
+    return [str(value) for place in front for value in _place_columns(place)]
 
 
 def _place_columns(place: Place) -> tuple[Value, ...]:
