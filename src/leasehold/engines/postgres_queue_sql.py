@@ -33,8 +33,9 @@ _RETURNING: Final = {
     "queue": "RETURNING {ask_again_by_now}, token, beat, lasts, about, {lazily}",
     "take_turn": "RETURNING token, holder",
     "hand_over": "RETURNING crowd, pg_notify(told, holder || ' ' || token)::text, {unless_durable}",
-    "release_to_next": """RETURNING crowd,
-    CASE WHEN told <> '' THEN pg_notify(told, {head_holder})::text IS NOT NULL ELSE told IS NULL END, {lazily}, {head}""",
+    "release_to_next": """
+RETURNING crowd, CASE WHEN told <> '' THEN pg_notify(told, {head_holder})::text IS NOT NULL ELSE told IS NULL END,
+    {lazily}, {head}""",
 }
 
 

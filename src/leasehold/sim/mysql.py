@@ -147,12 +147,15 @@ class SimMysqlLine(SimLine):
 
     closes_on_error = False
 
-    def send_now(self, requests: Sequence[Request]) -> int:
-        """Send without waiting; no answers come before those to these."""
+    async def prepare(self, _requests: Sequence[Request], _until: float) -> None:
+        """A statement travels as it is."""
+
+    def send_now(self, request: Request) -> Answers:
+        """Send without waiting."""
         if not self.is_open:
             raise ConnectionError
-        self._sends(requests)
-        return 0
+        self._sends([request])
+        return Answers()
 
     def take_in(self, answers: Answers) -> bool:
         """The next piece that has come."""

@@ -7,7 +7,7 @@ and an interruption.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from leasehold.sim.postgres_model import (
@@ -112,8 +112,7 @@ class MysqlDatabase(Database):
         return [(1, 0)]
 
     def _take_turn(self, transaction: Transaction, *values: Any) -> list[Row]:
-        lease = self.lock(transaction, values[:2]).lease
-        if lease is None or lease[HOLDER] is not None:
+        if not _is_given_back(self.lock(transaction, values[:2]).lease):
             return NONE_CHANGED
         taken = super()._take_turn(transaction, *values)
         return [(1, token) for token, _ in taken] or NONE_CHANGED
@@ -248,3 +247,8 @@ class MysqlDatabase(Database):
     def _drop_letter(self, _transaction: Transaction, address: str, letter: str) -> list[Row]:
         self.letters.pop((address, letter), None)
         return [(1, 0)]
+
+
+def _is_given_back(lease: Sequence[Any] | None) -> bool:
+    """Whether nobody has the name, whatever the clock says."""
+    return lease is not None and lease[HOLDER] is None

@@ -72,7 +72,7 @@ def interruption_taken_for_news() -> list[Edit]:
     return [
         edit(
             mysql_ear.ListeningLine._go_on,
-            ("self._wait()", "self._wait() if error is None else None"),
+            ("self._ask(self._looking)", "self._ask(self._looking) if error is None else None"),
         )
     ]
 
@@ -80,7 +80,8 @@ def interruption_taken_for_news() -> list[Edit]:
 @_caught_by("handover", "turns", "liveness")
 def lock_of_null_not_expected() -> list[Edit]:
     """The same where the server tells of an interruption by a lock of NULL instead of an error."""
-    return [edit(mysql_ear.ListeningLine._go_on, ("self._wait()", "self._wait() if rows != [[(None,)]] else None"))]
+    not_for_null = "self._ask(self._looking) if rows != [[(None,)]] else None"
+    return [edit(mysql_ear.ListeningLine._go_on, ("self._ask(self._looking)", not_for_null))]
 
 
 @_caught_by("handover", "turns", "liveness")
@@ -121,13 +122,31 @@ def handed_over_by_anybody() -> list[Edit]:
 @_caught_by("tokens", "given", "exclusion", "told")
 def handed_over_without_a_token_of_its_own() -> list[Edit]:
     """Who is handed a name, or takes its turn, has the token of the one before it."""
-    return [edit(postgres_model._moved_up, ("_seated(rows.lease, now, values)", "_seated(rows.lease, now, values) - 1"))]
+    of_before = "token, _, rows.lease[TOKEN] = rows.lease[TOKEN], _seated(rows.lease, now, values), rows.lease[TOKEN]"
+    return [edit(postgres_model._moved_up, ("token = _seated(rows.lease, now, values)", of_before))]
 
 
 @_caught_by("order", "handover", "turns", "liveness")
 def queued_twice() -> list[Edit]:
     """Who stands in the queue and asks again is put there once more."""
-    return []
+    return [
+        edit(sql_lease.SqlLeaseEngine._take_or_queue, (" and not comes_back", "")),
+        edit(postgres_model.Database._queue, (" or _stands_in(front, holder)", "")),
+        edit(postgres_model._gives_back, (" and not _stands_in(front, holder)", "")),
+    ]
+
+
+@_caught_by("order", "handover", "turns", "liveness")
+def row_emptied_when_others_come_to_stand_beyond_it() -> list[Edit]:
+    """Who comes to stand beyond a name's row has those forgotten who stand in it."""
+    in_row = "_texts([] if self.crowd & BEYOND else front)"
+    return [edit(sql_table.Record.changes, ("_texts(front)", in_row))]
+
+
+@_caught_by("exclusion", "told", "given", "tokens")
+def turn_taken_from_a_lease_that_seems_over() -> list[Edit]:
+    """Who takes its turn believes a time from before it waited for the row, though the clock was set back since."""
+    return [edit(mysql_model._is_given_back, (" and lease[HOLDER] is None", ""))]
 
 
 MYSQL_MUTATIONS |= {

@@ -9,7 +9,7 @@ connection keeps it, and does nothing else. Not in SLEEP: all sleeps of a MariaD
 at one moment hold each other up there for two seconds. When the keeper is gone the server gives the gate to one of
 those who wait for it. That one keeps it from then on, and its engine listens on another connection.
 
-An interruption that comes between two waits is lost. So the statement that waits looks for letters first: a letter
+An interruption that comes between two waits is lost. So the statement that waits counts letters first: a letter
 that was committed before it began is seen by it, and an interruption after that ends it.
 """
 
@@ -22,7 +22,7 @@ from leasehold.wires.mysql_errors import INTERRUPTED
 from leasehold.wires.mysql_line import NUDGE, Line
 from leasehold.wires.mysql_packets import Answers, Nonsense, prepared, written
 from leasehold.wires.postgres_errors import cut_off, nonsense
-from leasehold.wires.sql_table import Request, Statement
+from leasehold.wires.sql_table import Request, Row, Statement
 
 NAP: Final = 1
 """For how long a listener waits at a time, in whole seconds: who was not interrupted looks for letters then, and a
@@ -99,7 +99,7 @@ class Gate:
         """Have a connection keep the gate that the server has given to it; raises `OSError` when it broke."""
         self.close()  # whatever was kept by another one is not any more
         self._keeper = line
-        line.send_now([_KEEP])
+        line.send_now(_KEEP)
 
     def close(self) -> None:
         """Close the connection; somebody else will keep the gate."""
@@ -122,10 +122,7 @@ class ListeningLine:
         self._keeps_gate = False
         self._seen: set[str] = set()
         """Letters that were read and are still there."""
-        self._taken_away: list[str] = []
-        self._before = 0
-        """How many answers come before those to what was asked for."""
-        self._answers = Answers()
+        self._asked, self._answers = _WAIT, Answers()
 
     @classmethod
     async def open(cls, line: Line, nonce: str, where: str, gate: Gate, until: float) -> ListeningLine | None:
@@ -149,6 +146,7 @@ class ListeningLine:
         if rows == [(1, 1)]:
             self._gate.keep(self._line)
             return False
+        await self._line.prepare([self._waiting, self._looking], until)
         self._wait()
         return True
 
@@ -157,16 +155,21 @@ class ListeningLine:
         """The number of its socket."""
         return self._line.stream.number
 
+    @property
+    def _waiting(self) -> Request:
+        """Waits, unless there are letters that are not known yet."""
+        return Request(_WAIT, (self.address, len(self._seen), GATE, NAP))
+
+    @property
+    def _looking(self) -> Request:
+        """Asks for letters that are not known yet."""
+        return Request(_LETTERS, (self.address, ",".join(self._seen)))
+
+    def _ask(self, request: Request) -> None:
+        self._asked, self._answers = request.statement, self._line.send_now(request)
+
     def _wait(self) -> None:
-        """Look for letters, and wait if there are none that are not known yet."""
-        taken_away = sorted(self._seen) if len(self._seen) >= MOST_LETTERS else []
-        left = len(self._seen) - len(taken_away)
-        known = Request(_LETTERS, (self.address, ",".join(self._seen - set(taken_away))))
-        requests = [known, Request(_WAIT, (self.address, left, GATE, NAP))]
-        if taken_away:
-            requests.insert(0, Request(_TAKE_AWAY, (self.address, ",".join(taken_away))))
-        self._taken_away, self._answers = taken_away, Answers()
-        self._before = self._line.send_now(requests)
+        self._ask(self._waiting)
 
     def notifications(self) -> list[tuple[str, str]]:
         """Read what the socket has; returns addresses and holders, and raises `ConnectionError` when it broke.
@@ -176,30 +179,15 @@ class ListeningLine:
         """
         heard: list[tuple[str, str]] = []
         try:
-            before = len(self._answers.results)
             while self._line.take_in(self._answers):
-                for position in range(before, len(self._answers.results)):
-                    heard += self._understood(position)
                 if self._answers.is_complete:
-                    self._go_on()
-                before = len(self._answers.results)
+                    heard += self._go_on()
         except (Nonsense, OSError) as error:
             raise ConnectionError from error
         return heard
 
-    def _understood(self, position: int) -> list[tuple[str, str]]:
-        """What the result at this position says."""
-        letters_at = self._before + (1 if self._taken_away else 0)
-        if self._before <= position < letters_at:
-            self._seen.difference_update(self._taken_away)
-        if position != letters_at:
-            return []
-        new = [(letter, holder) for letter, holder in self._answers.results[position] if letter not in self._seen]
-        self._seen.update(letter for letter, _ in new)
-        return [(self.address, holder) for _, holder in new]
-
-    def _go_on(self) -> None:
-        """Wait again, unless the connection is needed for something else.
+    def _go_on(self) -> list[tuple[str, str]]:
+        """Ask for what comes next: letters when a wait is over, and another wait when they are read.
 
         An interruption is an error or, where it meets nothing but the wait, a lock of which the server cannot say
         whether it was had (NULL).
@@ -207,9 +195,26 @@ class ListeningLine:
         error, rows = self._answers.error, self._answers.results[-1:]
         if error is not None and error.code != INTERRUPTED:
             raise ConnectionError(error.words)
-        if error is None and rows == [_GATE_IS_OURS]:
-            self._keep_gate()
-        self._wait()
+        if error is not None or self._asked is _WAIT:
+            if rows == [_GATE_IS_OURS]:
+                self._keep_gate()
+            self._ask(self._looking)
+            return []
+        if self._asked is _TAKE_AWAY:
+            self._seen.clear()
+            self._wait()
+            return []
+        return self._read(rows[0])
+
+    def _read(self, letters: list[Row]) -> list[tuple[str, str]]:
+        """Read letters, and wait again; when there are many, take them away before."""
+        new = [(letter, holder) for letter, holder in letters if letter not in self._seen]
+        self._seen.update(letter for letter, _ in new)
+        if len(self._seen) >= MOST_LETTERS:
+            self._ask(Request(_TAKE_AWAY, (self.address, ",".join(sorted(self._seen)))))
+        else:
+            self._wait()
+        return [(self.address, holder) for _, holder in new]
 
     def _keep_gate(self) -> None:
         """Who listens here does so on another connection from now on.

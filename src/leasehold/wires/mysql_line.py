@@ -12,18 +12,17 @@ from leasehold.keeping import log
 from leasehold.wires.mysql_errors import DUPLICATE, NO_SUCH_THREAD, NOT_PREPARED, error_from
 from leasehold.wires.mysql_packets import (
     PLAIN_OK,
-    QUERY,
     Answers,
     Nonsense,
     Prepared,
     Queued,
     SqlError,
     asked,
-    named,
     outcome,
     packets_behind,
     places_in,
     to_prepare,
+    together,
 )
 from leasehold.wires.mysql_stream import Stream
 from leasehold.wires.postgres_errors import cut_off, nonsense, unanswered, unreachable
@@ -35,7 +34,6 @@ NUDGE: Final = "nudge"
 COMMIT: Final = "commit"
 _COMMITS: Final = frozenset({COMMIT, "hand_over", "release_to_next"})
 """The names of those that commit: with a nudge at the end, whatever stands in between may fail as well."""
-_UNDO: Final = Request(Statement("ROLLBACK", "undo"))
 NUDGED_WITHIN: Final = 0.1
 """For so long a nudge is waited for, in seconds. MariaDB needs 0.05 where it meets the end of what it interrupts."""
 
@@ -50,9 +48,8 @@ class Line:
         self._posted = Answers()
         self._met: set[Statement] = set()
         self._prepared: dict[Statement, Prepared | None] = {}
-        self._ready: set[Statement] = set()
-        """Statements that the server knows by their names."""
-        self._sizes: dict[tuple[Statement | int, ...], int] = {}
+        self._sizes: dict[tuple[Statement, ...], int] = {}
+        """How long the answers to several statements were when they were shortest: so many bytes are waited for."""
 
     def doze(self) -> None:
         """Do not look for answers for a while, and leave the processor to others."""
@@ -150,22 +147,12 @@ class Line:
         A request may be several statements; its rows are those of the last one.
         """
         try:
-            answers, before = await self._ask_each(requests, until), 0
-            if answers is None:
-                answers, before = await self._ask_together(requests, until)
+            answers = await self._ask_each(requests, until) or await self._ask_together(requests, until)
         except (Nonsense, OSError) as error:
             raise self._broken(error, sent=self.stream.has_sent, commits=commits) from None
         except BaseException:
             self.close()
             raise
-        if answers.error is None:
-            self._note_size(requests, before)
-        del answers.results[:before]
-        if answers.error is not None and answers.error.code == NOT_PREPARED and self._ready:
-            # A proxy goes on with another connection of its own: what that one has done of these is undone.
-            self._met, self._ready = set(), set()
-            await self.ask_plainly([_UNDO], until, commits=False)
-            return await self.ask_plainly(requests, until, commits=commits)
         return self._sorted(requests, answers)
 
     async def _ask_each(self, requests: Sequence[Request], until: float) -> Answers | None:
@@ -180,12 +167,16 @@ class Line:
         packets = [await self._packet(one, until) for one in requests]
         if not all(packets):
             return None
+        shape = tuple(one.statement for one in requests)
+        least = max(self._sizes.get(shape, 0) - PLAIN_OK + 1, PLAIN_OK * len(requests))
         await self.stream.send_each(packets, until)
-        await self.stream.arrival(until, self._least(requests, 0))
+        await self.stream.arrival(until, least)
         answers = Answers()
         for request in requests:
             await self._add_answer(answers, request, until)
-        if answers.error is not None and answers.error.code == NOT_PREPARED and not answers.results:
+        if answers.error is None:
+            self._sizes[shape] = min(self._sizes.get(shape, self.stream.heard), self.stream.heard)
+        elif answers.error.code == NOT_PREPARED and not answers.results:
             self._met, self._prepared = set(), {}  # a proxy goes on with another connection of its own
             return None
         return answers
@@ -215,30 +206,16 @@ class Line:
             answers.error = one.error
             answers.results += one.results
 
-    async def _ask_together(self, requests: Sequence[Request], until: float) -> tuple[Answers, int]:
-        """Send requests in one text; returns also how many answers come before theirs."""
-        payload, before = (asked(requests[0]), 0) if len(requests) == 1 else self._together(requests)
+    async def _ask_together(self, requests: Sequence[Request], until: float) -> Answers:
+        """Send requests in one text."""
+        self._met.update(one.statement for one in requests)
+        least, expected = 1, sum(request.statement.parts for request in requests)
         if type(requests[0].statement) is Queued:
             self.doze()
-        await self.stream.send(payload, until)
-        return await self._answers(requests, before, until), before
-
-    def _together(self, requests: Sequence[Request]) -> tuple[bytes, int]:
-        """What asks for several requests, and how many answers come before theirs."""
-        again = {one.statement for one in requests if one.statement.order is not None} - self._prepared.keys()
-        known = again & self._met
-        text, before = named(requests, known, self._ready)
-        self._met |= again
-        self._ready |= known
-        return QUERY + text.encode(), before
-
-    def _note_size(self, requests: Sequence[Request], before: int) -> None:
-        """Remember how long the answers to these were when they were shortest: so many bytes are waited for."""
-        shape, size = _shape(requests, before), self.stream.heard
-        self._sizes[shape] = min(self._sizes.get(shape, size), size)
-
-    async def _answers(self, requests: Sequence[Request], before: int, until: float) -> Answers:
-        expected, least = before + sum(request.statement.parts for request in requests), self._least(requests, before)
+            least = PLAIN_OK + 1  # of one that waits for long, errors are heard at once
+        elif expected > 1:
+            least = PLAIN_OK * expected
+        await self.stream.send(asked(requests[0]) if len(requests) == 1 else together(requests), until)
         if requests[-1].statement.name != NUDGE:
             return await self.stream.answers(until, least=least)
         answers = await self.stream.answers(until, enough=expected - 1, least=least)
@@ -249,31 +226,28 @@ class Line:
             answers.results.append([])
             return answers
 
-    def _least(self, requests: Sequence[Request], before: int) -> int:
-        """How many bytes their answers have at least, unless something goes wrong."""
-        if type(requests[0].statement) is Queued:
-            return PLAIN_OK + 1  # of one that waits for long, errors are heard at once
-        expected = before + sum(request.statement.parts for request in requests)
-        least = PLAIN_OK * expected if expected > 1 else 1
-        return max(self._sizes.get(_shape(requests, before), 0) - PLAIN_OK + 1, least)
-
     def post(self, request: Request) -> None:
         """Send a request whose answer is fetched later; raises `ConnectionError` when the connection broke."""
-        self._posted = Answers()
         try:
-            self.send_now([request])
+            self._posted = self.send_now(request)
         except OSError:
             self.close()
             raise ConnectionError from None
 
-    def send_now(self, requests: Sequence[Request]) -> int:
-        """Send requests without waiting for anything; raises `OSError` when the connection broke.
+    async def prepare(self, requests: Sequence[Request], until: float) -> None:
+        """Prepare what will be sent again and again; raises `OSError` when the connection broke."""
+        for request in requests:
+            self._met.add(request.statement)
+            await self._prepare(request, until)
 
-        Returns how many answers come before theirs.
+    def send_now(self, request: Request) -> Answers:
+        """Send a request without waiting for anything; raises `OSError` when the connection broke.
+
+        Returns what its answer is to be read into.
         """
-        payload, before = (asked(requests[0]), 0) if len(requests) == 1 else self._together(requests)
-        self.stream.send_now(payload)
-        return before
+        prepared = self._prepared.get(request.statement)
+        self.stream.send_now(asked(request) if prepared is None else prepared.executed(request.values))
+        return Answers(packed=prepared is not None)
 
     def take_in(self, answers: Answers) -> bool:
         """Read what the socket has of the answers; False when that is nothing, `OSError` when the connection broke."""
@@ -347,11 +321,6 @@ def _needed(requests: Sequence[Request], ends: list[int]) -> float:
         return inf
     committed = [end for request, end in zip(requests, ends, strict=True) if request.statement.name in _COMMITS]
     return committed[-1] if committed else ends[-1] - 1
-
-
-def _shape(requests: Sequence[Request], before: int) -> tuple[Statement | int, ...]:
-    """What requests have in common that are answered alike."""
-    return (before, *(request.statement for request in requests))
 
 
 def _ends(requests: Sequence[Request]) -> list[int]:

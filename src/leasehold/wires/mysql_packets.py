@@ -1,7 +1,7 @@
 """The protocol of MySQL and MariaDB, as far as it is needed here: bytes in, meaning out. Nothing here does I/O.
 
 Both speak it alike. Most requests go out as text: several statements in one packet, after the first that fails none is
-carried out, and each answers for itself. The few that are sent again and again, alone, are prepared.
+carried out, and each answers for itself. The few that are sent again and again are prepared.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ _BYTES, _WHOLE = b"\xfc\0", b"\x08\0"
 
 
 def prepared(name: str, text: str) -> Statement:
-    """A statement that a connection prepares when it sends it again. One that is sent alone answers with no rows."""
+    """A statement that a connection prepares when it sends it again; alone, it is one that answers with no rows."""
     statement = written(name, text)
     statement.order = tuple(map(int, _PLACE.findall(statement.text)))
     return statement
@@ -171,30 +171,9 @@ class Queued(Statement):
         super().__init__(f"{self.waiting.text}; {self.going_on.text}", name)
 
 
-def named(requests: Sequence[Request], known: set[Statement], ready: set[Statement]) -> tuple[str, int]:
-    """Requests in one text, where known statements are carried out by name; those not ready are prepared first.
-
-    Returns also how many answers come before theirs. Values go in as variables of the session.
-    """
-    variables: dict[Value, str] = {}
-    before: dict[str, None] = {}
-    texts = []
-    for request in requests:
-        statement = request.statement
-        if statement not in known:
-            texts.append(rendered(request))
-            continue
-        if statement not in ready:
-            quoted = _PLACE.sub("?", statement.text).replace("'", "''")
-            before[f"PREPARE leasehold_{statement.name} FROM '{quoted}'"] = None
-        used = [
-            variables.setdefault(request.values[which], f"@leasehold_{len(variables)}")
-            for which in statement.order or ()
-        ]
-        texts.append(f"EXECUTE leasehold_{statement.name} USING {', '.join(used)}")
-    if variables:
-        before["SET " + ", ".join(f"{name} = {literal(value)}" for value, name in variables.items())] = None
-    return ";".join([*before, *texts]), len(before)
+def together(requests: Sequence[Request]) -> bytes:
+    """What asks for several requests in one text."""
+    return QUERY + ";".join(map(rendered, requests)).encode()
 
 
 def to_prepare(statement: Statement) -> bytes:

@@ -128,10 +128,10 @@ class Stream:
             await self._ready(until, to_write=False)
 
     async def arrival(self, until: float, least: int) -> None:
-        """Be there when so many bytes come, where a server sends each of several answers by itself: not to be woken for every one of them.
+        """Be there when so many bytes have come, where a server sends each of several answers by itself.
 
-        What goes wrong may be told in fewer words, and is heard a little later. Systems that cannot do so wake who
-        waits.
+        So nobody is woken for every one of them. What goes wrong may be told in fewer words, and is heard a little
+        later. Systems that cannot do so wake who waits.
         """
         if least > SHORTEST_ERROR:
             until = min(until, self.sockets.world.now() + LONGEST_SLEEP)

@@ -116,9 +116,8 @@ def text_at(at: str | int, front: str = "front") -> str:
     return f"SUBSTRING_INDEX(SUBSTRING_INDEX({front}, ' ', {at}), ' ', -1)"
 
 
-_UNTILS: Final = " UNION ALL ".join(f"SELECT {FIELDS * place + 5} AS until_at" for place in range(FRONT))
-_ONE_WAITS: Final = f"""EXISTS (
-    SELECT 1 FROM ({_UNTILS}) AS places WHERE CAST(CONCAT('0', {text_at("until_at", "l.front")}) AS SIGNED) > {{now}})"""
+_UNTILS: Final = " UNION ALL ".join(f"SELECT {FIELDS * place + 5} AS position" for place in range(FRONT))
+_ONE_WAITS: Final = "EXISTS (SELECT 1 FROM ({untils}) AS places WHERE CAST(CONCAT('0', {until}) AS SIGNED) > {now})"
 _ABOUT: Final = 6
 """Where in a place the only text stands that may have blanks: that is written in hexadecimal."""
 
@@ -133,7 +132,7 @@ def dialect_of(clock: str = CLOCK) -> Dialect:
         front=Front(
             read="front",
             put="$14",
-            one_waits=_ONE_WAITS.format(now=clock),
+            one_waits=_ONE_WAITS.format(untils=_UNTILS, until=text_at("places.position", "l.front"), now=clock),
             written=_front_written,
             texts_in=_texts_in,
         ),
