@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -17,11 +19,14 @@ from leasehold.core.engine import Busy, Grant, Want
 from leasehold.core.table import PROMPT
 from leasehold.core.worlds import run_blocking
 from leasehold.engines.mysql import MysqlEngine
+from leasehold.errors import EngineError
 from leasehold.wires.mysql_tables import text_at
+from leasehold.wires.sql_table import FIELDS, FRONT
 
 TRIES = 50
 """On a machine that stands still for a moment the waiter has to come for the name instead."""
 LATE = PROMPT / 1e6 + 0.01
+ANY_TEXT = "who \0'\u00e9\U0001f511 \x1f\\ "
 FIRST, SECOND, THIRD = (want("n", letter * 32) for letter in "abc")
 
 
@@ -136,6 +141,100 @@ def test_one_round_trip_each_is_all_that_is_needed(
     assert handed.token > before.token
     assert waiter.release(SECOND.holder) is True
     assert "n" not in waiter.engine._crowded
+
+
+def test_a_crowd_moves_up_in_its_order_and_mostly_in_the_row(
+    mariadb_server: MariadbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who do not fit into the name's row are moved there many at a time."""
+    long_ways = 0
+    with calling(mariadb_server.url, "blocking") as (engine, run):
+        caller, change = Caller(engine, run), engine._change_once
+
+        async def counted(*arguments: Any, **settings: Any) -> Any:
+            nonlocal long_ways
+            long_ways += 1
+            return await change(*arguments, **settings)
+
+        waiting = [want("n", f"{number:032x}", ttl=90.0)._replace(about=ANY_TEXT) for number in range(3 * FRONT)]
+        assert isinstance(caller.take(FIRST), Grant)
+        for one in waiting:
+            assert isinstance(caller.take(one, patience=60.0), Busy)
+        assert [one.about for one in caller.status().waiters] == [ANY_TEXT] * len(waiting)
+        words = "SELECT LENGTH(front) - LENGTH(REPLACE(front, ' ', '')) FROM leasehold.leasehold_lease"
+        assert mariadb_server.sql(f"{words} WHERE namespace = %s", engine._namespace) == [(FRONT * FIELDS,)]
+        monkeypatch.setattr(engine, "_change_once", counted)
+        holder, token = FIRST.holder, 0
+        for one in waiting:
+            assert caller.release(holder) is True
+            grant = caller.handed(one, 5.0) or caller.take(one, patience=60.0)
+            assert isinstance(grant, Grant)
+            assert grant.token > token
+            holder, token = one.holder, grant.token
+        assert [one.about for one in caller.status().holders] == [ANY_TEXT]
+        assert caller.release(holder) is True
+        assert caller.status().waiters == ()
+    assert 2 <= long_ways < FRONT // 4
+
+
+def _once_the_row_is_free(
+    server: MariadbServer, caller: Caller, change: str, step: Callable[[], object]
+) -> tuple[object, bool]:
+    """What a step comes to that waited for a change of the name's row, and whether it has waited for that."""
+    with server.superuser() as connection, connection.cursor() as changing, ThreadPoolExecutor(1) as thread:
+        changing.execute("BEGIN")
+        lease = f"UPDATE leasehold.leasehold_lease SET {change}"
+        changing.execute(f"{lease} WHERE namespace = %s", (caller.engine._namespace,))
+        stepping = thread.submit(step)
+        time.sleep(0.2)
+        has_waited = not stepping.done()
+        changing.execute("COMMIT")
+        return stepping.result(), has_waited
+
+
+def test_who_waited_for_the_row_is_not_queued_for_a_name_that_is_free_by_then(
+    holder: Caller, waiter: Caller, mariadb_server: MariadbServer
+) -> None:
+    holder.take(FIRST)
+    waiter.engine._crowded.add("n")
+    answer, has_waited = _once_the_row_is_free(
+        mariadb_server, holder, "holder = NULL", lambda: waiter.take(SECOND, patience=10.0)
+    )
+    assert isinstance(answer, Grant)
+    assert has_waited
+
+
+def test_who_waited_for_the_row_hands_the_name_to_who_is_the_head_by_then(
+    holder: Caller, waiter: Caller, mariadb_server: MariadbServer
+) -> None:
+    holder.take(FIRST)
+    waiter.engine._crowded.add("n")
+    for one in (SECOND, THIRD):
+        assert isinstance(waiter.take(one, patience=10.0), Busy)
+    behind = f"front = SUBSTRING(front, LENGTH(SUBSTRING_INDEX(front, ' ', {FIELDS})) + 2)"
+    released, has_waited = _once_the_row_is_free(mariadb_server, holder, behind, lambda: holder.release(FIRST.holder))
+    assert (released, has_waited) == (True, True)
+    grant = waiter.handed(THIRD, 5.0) or waiter.take(THIRD, patience=10.0)
+    assert isinstance(grant, Grant)
+    assert [(one.token, one.about) for one in holder.status().holders] == [(grant.token, THIRD.about)]
+
+
+def test_a_row_that_somebody_spoiled_gives_a_name_that_is_held_to_nobody(
+    holder: Caller, waiter: Caller, mariadb_server: MariadbServer
+) -> None:
+    """Who asks is refused, or told that the server makes no sense."""
+    for front in ("x", "x " * FIELDS, "x " * (FIELDS - 1), "\xff", f"{SECOND.holder} exclusive 1 x 1 lh:x zz 1 1 "):
+        assert isinstance(holder.take(FIRST), Grant)
+        assert isinstance(waiter.take(SECOND, patience=10.0), Busy)
+        put = "UPDATE leasehold.leasehold_lease SET front = %s WHERE namespace = %s"
+        mariadb_server.sql(put, front.encode("latin-1"), waiter.engine._namespace)
+        with contextlib.suppress(EngineError):
+            assert isinstance(waiter.take(THIRD, patience=10.0), Busy)
+        with contextlib.suppress(EngineError):
+            assert holder.release(FIRST.holder) is True
+        with contextlib.suppress(EngineError):
+            assert waiter.handed(THIRD, 0.05) is None
+        mariadb_server.sql("DELETE FROM leasehold.leasehold_lease WHERE namespace = %s", waiter.engine._namespace)
 
 
 def test_the_lock_delay_that_was_asked_for_comes_with_the_lease(holder: Caller, waiter: Caller) -> None:

@@ -88,6 +88,7 @@ class MysqlBackend(Backend):
             self._is_at_gate = False
             self._site.stop_waiting(self)
             self._piece(rows, error)
+            self._listen_on()
 
     def go_on(self) -> None:
         """What it waited for may be had: a row, or the gate, which goes to the first that comes."""
@@ -102,12 +103,11 @@ class MysqlBackend(Backend):
 
     def _piece(self, rows: list[Row], error: SqlError | None) -> None:
         """Send one answer of several."""
-        is_last = not self._asked
-        if is_last:
+        if not self._asked:
             self._rest()
             turn = self._turn
             self._site.later(self._silence, lambda: self.end() if turn == self._turn else None)
-        self._answer((rows, error, is_last))
+        self._answer((rows, error))
 
     def interrupt(self) -> None:
         """KILL QUERY: ends what it does, if it does anything. The client sees an error, or a lock of NULL."""
@@ -150,12 +150,12 @@ class SimMysqlLine(SimLine):
     async def prepare(self, _requests: Sequence[Request], _until: float) -> None:
         """A statement travels as it is."""
 
-    def send_now(self, request: Request) -> Answers:
+    def send_now(self, *requests: Request) -> list[Answers]:
         """Send without waiting."""
         if not self.is_open:
             raise ConnectionError
-        self._sends([request])
-        return Answers()
+        self._sends(requests)
+        return [Answers() for _ in requests]
 
     def take_in(self, answers: Answers) -> bool:
         """The next piece that has come."""
@@ -163,10 +163,10 @@ class SimMysqlLine(SimLine):
             if not self.is_open:
                 raise ConnectionError
             return False
-        rows, error, is_last = cast(tuple[list[Row], SqlError | None, bool], self._heard.pop(0))
+        rows, error = cast(tuple[list[Row], SqlError | None], self._heard.pop(0))
         if error is None:
             answers.results.append(rows)
-        answers.error, answers.is_complete = error, is_last
+        answers.error, answers.is_complete = error, True
         return True
 
 

@@ -16,13 +16,14 @@ that was committed before it began is seen by it, and an interruption after that
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import Final
 
 from leasehold.wires.mysql_errors import INTERRUPTED
 from leasehold.wires.mysql_line import NUDGE, Line
 from leasehold.wires.mysql_packets import Answers, Nonsense, prepared, written
 from leasehold.wires.postgres_errors import cut_off, nonsense
-from leasehold.wires.sql_table import Request, Row, Statement
+from leasehold.wires.sql_table import Request, Statement
 
 NAP: Final = 1
 """For how long a listener waits at a time, in whole seconds: who was not interrupted looks for letters then, and a
@@ -122,7 +123,8 @@ class ListeningLine:
         self._keeps_gate = False
         self._seen: set[str] = set()
         """Letters that were read and are still there."""
-        self._asked, self._answers = _WAIT, Answers()
+        self._asked: deque[tuple[Statement, Answers]] = deque()
+        """What is not answered yet."""
 
     @classmethod
     async def open(cls, line: Line, nonce: str, where: str, gate: Gate, until: float) -> ListeningLine | None:
@@ -146,7 +148,7 @@ class ListeningLine:
         if rows == [(1, 1)]:
             self._gate.keep(self._line)
             return False
-        await self._line.prepare([self._waiting, self._looking], until)
+        await self._line.prepare(self._to_wait(set()), until)
         self._wait()
         return True
 
@@ -155,65 +157,59 @@ class ListeningLine:
         """The number of its socket."""
         return self._line.stream.number
 
-    @property
-    def _waiting(self) -> Request:
-        """Waits, unless there are letters that are not known yet."""
-        return Request(_WAIT, (self.address, len(self._seen), GATE, NAP))
+    def _to_wait(self, known: set[str]) -> list[Request]:
+        """Waits, unless there are letters that are not known, and looks for those when that is over, however it ended.
 
-    @property
-    def _looking(self) -> Request:
-        """Asks for letters that are not known yet."""
-        return Request(_LETTERS, (self.address, ",".join(self._seen)))
-
-    def _ask(self, request: Request) -> None:
-        self._asked, self._answers = request.statement, self._line.send_now(request)
+        The server has been told of both by then: nobody has to hear that the wait is over to ask for the letters.
+        """
+        return [
+            Request(_WAIT, (self.address, len(known), GATE, NAP)),
+            Request(_LETTERS, (self.address, ",".join(known))),
+        ]
 
     def _wait(self) -> None:
-        self._ask(self._waiting)
+        if len(self._seen) < MOST_LETTERS:
+            requests = self._to_wait(self._seen)
+        else:
+            take_away = Request(_TAKE_AWAY, (self.address, ",".join(sorted(self._seen))))
+            requests = [take_away, *self._to_wait(set())]
+        answers = self._line.send_now(*requests)
+        self._asked.extend((request.statement, one) for request, one in zip(requests, answers, strict=True))
 
     def notifications(self) -> list[tuple[str, str]]:
         """Read what the socket has; returns addresses and holders, and raises `ConnectionError` when it broke.
 
-        Who has ended the wait may have done so for anybody here: whom for is in a letter, which is asked for then. With
-        a token behind the holder, it has been handed the name.
+        Who has ended the wait may have done so for anybody here: whom for is in a letter. With a token behind the
+        holder, it has been handed the name.
         """
         heard: list[tuple[str, str]] = []
         try:
-            while self._line.take_in(self._answers):
-                if self._answers.is_complete:
-                    heard += self._go_on()
+            while self._line.take_in(self._asked[0][1]):
+                if self._asked[0][1].is_complete:
+                    heard += self._understood(*self._asked.popleft())
+                if not self._asked:
+                    self._wait()
         except (Nonsense, OSError) as error:
             raise ConnectionError from error
         return heard
 
-    def _go_on(self) -> list[tuple[str, str]]:
-        """Ask for what comes next: letters when a wait is over, and another wait when they are read.
+    def _understood(self, asked: Statement, answers: Answers) -> list[tuple[str, str]]:
+        """What one answer says.
 
         An interruption is an error or, where it meets nothing but the wait, a lock of which the server cannot say
-        whether it was had (NULL).
+        whether it was had (NULL). Whatever it hits, the next wait counts the letters that are not known yet.
         """
-        error, rows = self._answers.error, self._answers.results[-1:]
-        if error is not None and error.code != INTERRUPTED:
-            raise ConnectionError(error.words)
-        if error is not None or self._asked is _WAIT:
-            if rows == [_GATE_IS_OURS]:
-                self._keep_gate()
-            self._ask(self._looking)
+        if answers.error is not None:
+            if answers.error.code != INTERRUPTED:
+                raise ConnectionError(answers.error.words)
             return []
-        if self._asked is _TAKE_AWAY:
+        [rows] = answers.results
+        if asked is _TAKE_AWAY:
             self._seen.clear()
-            self._wait()
-            return []
-        return self._read(rows[0])
-
-    def _read(self, letters: list[Row]) -> list[tuple[str, str]]:
-        """Read letters, and wait again; when there are many, take them away before."""
-        new = [(letter, holder) for letter, holder in letters if letter not in self._seen]
+        if asked is _WAIT and rows == _GATE_IS_OURS:
+            self._keep_gate()
+        new = [(letter, holder) for letter, holder in rows if letter not in self._seen] if asked is _LETTERS else []
         self._seen.update(letter for letter, _ in new)
-        if len(self._seen) >= MOST_LETTERS:
-            self._ask(Request(_TAKE_AWAY, (self.address, ",".join(sorted(self._seen)))))
-        else:
-            self._wait()
         return [(self.address, holder) for _, holder in new]
 
     def _keep_gate(self) -> None:

@@ -229,7 +229,7 @@ class Line:
     def post(self, request: Request) -> None:
         """Send a request whose answer is fetched later; raises `ConnectionError` when the connection broke."""
         try:
-            self._posted = self.send_now(request)
+            [self._posted] = self.send_now(request)
         except OSError:
             self.close()
             raise ConnectionError from None
@@ -240,20 +240,30 @@ class Line:
             self._met.add(request.statement)
             await self._prepare(request, until)
 
-    def send_now(self, request: Request) -> Answers:
-        """Send a request without waiting for anything; raises `OSError` when the connection broke.
+    def send_now(self, *requests: Request) -> list[Answers]:
+        """Send requests without waiting for anything; raises `OSError` when the connection broke.
 
-        Returns what its answer is to be read into.
+        Each goes in a packet of its own, whatever comes of those before it. Returns what their answers are to be read
+        into, one after the other.
         """
-        prepared = self._prepared.get(request.statement)
-        self.stream.send_now(asked(request) if prepared is None else prepared.executed(request.values))
-        return Answers(packed=prepared is not None)
+        prepared = [self._prepared.get(request.statement) for request in requests]
+        self.stream.send_now(
+            *(
+                asked(request) if one is None else one.executed(request.values)
+                for request, one in zip(requests, prepared, strict=True)
+            )
+        )
+        return [Answers(packed=one is not None) for one in prepared]
 
     def take_in(self, answers: Answers) -> bool:
-        """Read what the socket has of the answers; False when that is nothing, `OSError` when the connection broke."""
-        if not self.stream.receive():
-            return False
-        answers.feed(self.stream.inbox.packets())
+        """Read one more packet of an answer; False when there is none, `OSError` when the connection broke."""
+        inbox = self.stream.inbox
+        while (packet := inbox.packet()) is None:
+            if not self.stream.receive():
+                return False
+        answers.feed([packet])
+        if answers.is_complete:
+            inbox.expect(1)
         return True
 
     async def answer(self, until: float) -> list[Row] | None:

@@ -94,11 +94,11 @@ class Stream:
         """Send several packets together; each is answered by itself."""
         await self.send(payloads[0], until, behind=b"".join(map(framed, payloads[1:])))
 
-    def send_now(self, payload: bytes) -> None:
-        """Send a packet that is so small that it always fits."""
-        packet = framed(payload)
+    def send_now(self, *payloads: bytes) -> None:
+        """Send packets that are so small that they always fit; each is answered by itself."""
+        packets = b"".join(map(framed, payloads))
         self.inbox.expect(1)
-        if self._sock.send(packet) != len(packet):
+        if self._sock.send(packets) != len(packets):
             raise ConnectionError("the socket is full")
 
     async def answers(
