@@ -121,8 +121,7 @@ class MysqlEngine(SqlLeaseEngine[Line]):
         [[[queued, ask_again]], held] = await self._ask_all([queue, incumbent], until, commits=True)
         if not queued:
             return None
-        seats = [Seat("", token, "exclusive", 0, 0, lasts, beat, 0, about) for token, beat, lasts, about in held]
-        return Refused(ask_again, seats[0] if seats else None)
+        return Refused(ask_again, _incumbent(*held[0]) if held else None)
 
     async def _release_to_next(self, name: str, holder: str, until: float) -> Changed[bool] | None:
         [[handed, _]], _ = await self._pass_on("hand_over", "tell_handed", name, holder, until)
@@ -201,6 +200,12 @@ def _granted(rows: list[Row]) -> int:
     if changed and (changed not in ADDED_OR_CHANGED or not token):
         raise ValueError("a name is taken once, and with a token")
     return int(token) if changed else 0
+
+
+def _incumbent(said: str) -> Seat:
+    """Who holds a name, as far as others are told."""
+    token, beat, lasts, about = said.split(" ", 3)
+    return Seat("", int(token), "exclusive", 0, 0, int(lasts), int(beat), 0, about)
 
 
 class MysqlFamily(WiredFamily[MysqlEngine, MysqlWire]):

@@ -33,7 +33,10 @@ _WORDS: Final = {
     "appended": _APPENDED,
 }
 _LOCK: Final = "SELECT 1 FROM {prefix}lease WHERE {named} FOR UPDATE"
-_INCUMBENT: Final = "SELECT token, beat, lasts, about FROM {prefix}lease WHERE {named} AND holder IS NOT NULL"
+# One column: each is described before its rows come, to whoever reads them.
+_INCUMBENT: Final = """
+SELECT CONCAT(token, ' ', beat, ' ', lasts, ' ', about) FROM {prefix}lease WHERE {named} AND holder IS NOT NULL
+"""
 # Behind the commit: others see what is committed before it is on the disk, and of a grant nobody may hear until it is.
 # The number that is left is what the address is made of, for whoever ends the wait there.
 _TELL: Final = """

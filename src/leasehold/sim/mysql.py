@@ -21,7 +21,7 @@ from leasehold.sim.world import SimWorld
 from leasehold.wires.mysql import MysqlWire
 from leasehold.wires.mysql_ear import SILENCE, Gate, ListeningLine
 from leasehold.wires.mysql_errors import INTERRUPTED
-from leasehold.wires.mysql_packets import Answers, SqlError
+from leasehold.wires.mysql_packets import Answers, EachAnswer, SqlError
 from leasehold.wires.mysql_tables import LOCK_TIMEOUT, STALL, dialect_of
 from leasehold.wires.mysql_target import target_from_url
 from leasehold.wires.sql_listen import Ear
@@ -103,11 +103,12 @@ class MysqlBackend(Backend):
 
     def _piece(self, rows: list[Row], error: SqlError | None) -> None:
         """Send one answer of several."""
-        if not self._asked:
+        is_last = not self._asked
+        if is_last:
             self._rest()
             turn = self._turn
             self._site.later(self._silence, lambda: self.end() if turn == self._turn else None)
-        self._answer((rows, error))
+        self._answer((rows if error is None else [], error, is_last))
 
     def interrupt(self) -> None:
         """KILL QUERY: ends what it does, if it does anything. The client sees an error, or a lock of NULL."""
@@ -150,12 +151,12 @@ class SimMysqlLine(SimLine):
     async def prepare(self, _requests: Sequence[Request], _until: float) -> None:
         """A statement travels as it is."""
 
-    def send_now(self, *requests: Request) -> list[Answers]:
+    def send_now(self, *requests: Request) -> Answers:
         """Send without waiting."""
         if not self.is_open:
             raise ConnectionError
         self._sends(requests)
-        return [Answers() for _ in requests]
+        return EachAnswer([False] * len(requests))
 
     def take_in(self, answers: Answers) -> bool:
         """The next piece that has come."""
@@ -163,10 +164,9 @@ class SimMysqlLine(SimLine):
             if not self.is_open:
                 raise ConnectionError
             return False
-        rows, error = cast(tuple[list[Row], SqlError | None], self._heard.pop(0))
-        if error is None:
-            answers.results.append(rows)
-        answers.error, answers.is_complete = error, True
+        rows, error, is_last = cast(tuple[list[Row], SqlError | None, bool], self._heard.pop(0))
+        answers.results.append(rows)
+        answers.error, answers.is_complete = answers.error or error, is_last
         return True
 
 

@@ -128,7 +128,7 @@ class MysqlDatabase(Database):
         lease = self.rows[namespace, name].lease
         if lease is None or lease[HOLDER] is None:
             return []
-        return [(lease[TOKEN], lease[BEAT], lease[LASTS], lease[ABOUT])]
+        return [(f"{lease[TOKEN]} {lease[BEAT]} {lease[LASTS]} {lease[ABOUT]}",)]
 
     def _hand_over(self, transaction: Transaction, *values: Any) -> list[Row]:
         return self._passed_on(transaction, super()._hand_over, TOKEN, *values)
@@ -214,7 +214,7 @@ class MysqlDatabase(Database):
 
     def _letters(self, _transaction: Transaction, address: str, known: str) -> list[Row]:
         new = {key: letter for key, letter in self.letters.items() if key[1] not in known.split(",")}
-        return [(letter, holder) for (at, letter), (holder, _) in sorted(new.items()) if at == address]
+        return [(f"{letter} {holder}",) for (at, letter), (holder, _) in sorted(new.items()) if at == address]
 
     def _wait_at_gate(self, _transaction: Transaction, address: str, known: int, _gate: str, seconds: int) -> list[Row]:
         if self.keeper is None:

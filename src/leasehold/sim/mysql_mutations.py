@@ -69,14 +69,15 @@ def letter_without_an_interruption() -> list[Edit]:
 @_caught_by("handover", "turns", "liveness")
 def interruption_taken_for_news() -> list[Edit]:
     """After an interruption the reader does not read on, and waits for an answer that does not come."""
-    return [edit(mysql_ear.ListeningLine._understood, ("return []", "self._asked.append((asked, answers))"))]
+    reads_on_not = "self._wait() if self._answers.error is None else None"
+    return [edit(mysql_ear.ListeningLine.notifications, ("self._wait()", reads_on_not))]
 
 
 @_caught_by("handover", "turns", "liveness")
 def lock_of_null_not_expected() -> list[Edit]:
     """The same where the server tells of an interruption by a lock of NULL instead of an error."""
-    reads_on_not = "if rows == [(None,)]:\n            self._asked.append((asked, answers))\n        new ="
-    return [edit(mysql_ear.ListeningLine._understood, ("new =", reads_on_not))]
+    reads_on_not = "self._wait() if [(None,)] not in self._answers.results else None"
+    return [edit(mysql_ear.ListeningLine.notifications, ("self._wait()", reads_on_not))]
 
 
 @_caught_by("handover", "turns", "liveness")

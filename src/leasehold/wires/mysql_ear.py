@@ -16,7 +16,6 @@ that was committed before it began is seen by it, and an interruption after that
 from __future__ import annotations
 
 import re
-from collections import deque
 from typing import Final
 
 from leasehold.wires.mysql_errors import INTERRUPTED
@@ -45,7 +44,8 @@ _ADDRESS: Final = re.compile(rf"lh:[0-9a-f]{{{ADDRESS_DIGITS}}}", re.ASCII)
 _OPEN: Final = written("listen", "SET SESSION wait_timeout = $2; SELECT GET_LOCK($1, 0), GET_LOCK($3, 0)")
 _KEEP: Final = Request(written("keep_gate", "SET SESSION wait_timeout = $1"), (KEPT_FOR,))
 _LETTERS: Final = prepared(
-    "letters", "SELECT letter, holder FROM leasehold_wake WHERE address = $1 AND NOT FIND_IN_SET(letter, $2)"
+    "letters",
+    "SELECT CONCAT(letter, ' ', holder) FROM leasehold_wake WHERE address = $1 AND NOT FIND_IN_SET(letter, $2)",
 )
 _WAIT: Final = prepared(
     "wait_at_gate",
@@ -72,7 +72,7 @@ class Post:
         self._leave = written("wake", _LEAVE_LETTER.format(now=clock))
         self._interrupt = written(NUDGE, _INTERRUPT)
         self._drop = written("drop_letter", "DELETE FROM leasehold_wake WHERE address = $1 AND letter = $2")
-        self.interrupt_next = Request(Statement(_INTERRUPT_NEXT, NUDGE))
+        self.interrupt_next = Request(prepared(NUDGE, _INTERRUPT_NEXT))
         """Ends the wait of the listener that the connection has just left a letter for, if it has."""
         self.old = Request(written("old_letters", _OLD_LETTERS.format(now=clock, keep=KEEP_LETTERS)))
         """Asks for letters that nobody has come for."""
@@ -123,8 +123,8 @@ class ListeningLine:
         self._keeps_gate = False
         self._seen: set[str] = set()
         """Letters that were read and are still there."""
-        self._asked: deque[tuple[Statement, Answers]] = deque()
-        """What is not answered yet."""
+        self._asked: list[Statement] = []
+        self._answers = Answers()
 
     @classmethod
     async def open(cls, line: Line, nonce: str, where: str, gate: Gate, until: float) -> ListeningLine | None:
@@ -173,8 +173,7 @@ class ListeningLine:
         else:
             take_away = Request(_TAKE_AWAY, (self.address, ",".join(sorted(self._seen))))
             requests = [take_away, *self._to_wait(set())]
-        answers = self._line.send_now(*requests)
-        self._asked.extend((request.statement, one) for request, one in zip(requests, answers, strict=True))
+        self._asked, self._answers = [one.statement for one in requests], self._line.send_now(*requests)
 
     def notifications(self) -> list[tuple[str, str]]:
         """Read what the socket has; returns addresses and holders, and raises `ConnectionError` when it broke.
@@ -184,33 +183,31 @@ class ListeningLine:
         """
         heard: list[tuple[str, str]] = []
         try:
-            while self._line.take_in(self._asked[0][1]):
-                if self._asked[0][1].is_complete:
-                    heard += self._understood(*self._asked.popleft())
-                if not self._asked:
+            while self._line.take_in(self._answers):
+                if self._answers.is_complete:
+                    heard += self._understood()
                     self._wait()
         except (Nonsense, OSError) as error:
             raise ConnectionError from error
         return heard
 
-    def _understood(self, asked: Statement, answers: Answers) -> list[tuple[str, str]]:
-        """What one answer says.
+    def _understood(self) -> list[tuple[str, str]]:
+        """What the answers say.
 
         An interruption is an error or, where it meets nothing but the wait, a lock of which the server cannot say
         whether it was had (NULL). Whatever it hits, the next wait counts the letters that are not known yet.
         """
-        if answers.error is not None:
-            if answers.error.code != INTERRUPTED:
-                raise ConnectionError(answers.error.words)
-            return []
-        [rows] = answers.results
-        if asked is _TAKE_AWAY:
-            self._seen.clear()
-        if asked is _WAIT and rows == _GATE_IS_OURS:
+        error, rows = self._answers.error, dict(zip(self._asked, self._answers.results, strict=True))
+        if error is not None and error.code != INTERRUPTED:
+            raise ConnectionError(error.words)
+        if rows[_WAIT] == _GATE_IS_OURS:
             self._keep_gate()
-        new = [(letter, holder) for letter, holder in rows if letter not in self._seen] if asked is _LETTERS else []
-        self._seen.update(letter for letter, _ in new)
-        return [(self.address, holder) for _, holder in new]
+        if rows.get(_TAKE_AWAY):
+            self._seen.clear()
+        letters = dict(said.split(" ", 1) for [said] in rows[_LETTERS])
+        new = [letter for letter in letters if letter not in self._seen]
+        self._seen.update(new)
+        return [(self.address, letters[letter]) for letter in new]
 
     def _keep_gate(self) -> None:
         """Who listens here does so on another connection from now on.

@@ -13,6 +13,7 @@ from leasehold.wires.mysql_errors import DUPLICATE, NO_SUCH_THREAD, NOT_PREPARED
 from leasehold.wires.mysql_packets import (
     PLAIN_OK,
     Answers,
+    EachAnswer,
     Nonsense,
     Prepared,
     Queued,
@@ -161,50 +162,25 @@ class Line:
         None where they are to be sent in one text: for their first use, where the server does not prepare them, and
         where nothing is to be carried out behind what fails.
         """
-        prepared = [one.statement for one in requests if one.statement.name != NUDGE]
-        if len(requests) == 1 or any(one.order is None or one not in self._met for one in prepared):
-            return None
-        packets = [await self._packet(one, until) for one in requests]
-        if not all(packets):
-            return None
         shape = tuple(one.statement for one in requests)
-        least = max(self._sizes.get(shape, 0) - PLAIN_OK + 1, PLAIN_OK * len(requests))
+        if len(shape) == 1 or any(one.order is None or one not in self._met for one in shape):
+            return None
+        prepared = [self._prepared.get(one.statement) or await self._prepare(one, until) for one in requests]
+        packets = [one.executed(request.values) for one, request in zip(prepared, requests, strict=True) if one]
+        if len(packets) < len(requests):
+            return None
         await self.stream.send_each(packets, until)
-        await self.stream.arrival(until, least)
-        answers = Answers()
-        for request in requests:
-            await self._add_answer(answers, request, until)
+        least = max(self._sizes.get(shape, 0) - PLAIN_OK + 1, PLAIN_OK * len(requests))
+        answers = EachAnswer([True] * len(requests))
+        await self._read(requests, answers, least, until)
         if answers.error is None:
             self._sizes[shape] = min(self._sizes.get(shape, self.stream.heard), self.stream.heard)
-        elif answers.error.code == NOT_PREPARED and not answers.results:
+        elif answers.error.code == NOT_PREPARED and not answers.succeeded:
             self._met, self._prepared = set(), {}  # a proxy goes on with another connection of its own
             return None
+        else:
+            del answers.results[answers.succeeded :]
         return answers
-
-    async def _packet(self, request: Request, until: float) -> bytes:
-        """What asks for one request of several; empty where the server does not prepare it."""
-        if request.statement.order is None:
-            return asked(request)
-        prepared = self._prepared.get(request.statement) or await self._prepare(request, until)
-        return b"" if prepared is None else prepared.executed(request.values)
-
-    async def _add_answer(self, answers: Answers, request: Request, until: float) -> None:
-        """Read the answer to one request of several. Behind an error, answers say nothing."""
-        one, is_nudge = Answers(packed=request.statement.order is not None), request.statement.name == NUDGE
-        if is_nudge:
-            until = min(until, self.sockets.world.now() + NUDGED_WITHIN)
-        try:
-            while not one.is_complete:
-                one.feed([await self.stream.packet(until)])
-        except TimeoutError:
-            if not is_nudge:
-                raise
-            self.close()  # it still owes an answer; the server goes on with the nudge
-            one.results.append([])
-        self.stream.inbox.expect(1)
-        if answers.error is None:
-            answers.error = one.error
-            answers.results += one.results
 
     async def _ask_together(self, requests: Sequence[Request], until: float) -> Answers:
         """Send requests in one text."""
@@ -216,20 +192,27 @@ class Line:
         elif expected > 1:
             least = PLAIN_OK * expected
         await self.stream.send(asked(requests[0]) if len(requests) == 1 else together(requests), until)
+        answers = Answers()
+        await self._read(requests, answers, least, until)
+        return answers
+
+    async def _read(self, requests: Sequence[Request], answers: Answers, least: int, until: float) -> None:
+        """Read the answers, which have at least so many bytes; to a nudge, if there is one soon."""
         if requests[-1].statement.name != NUDGE:
-            return await self.stream.answers(until, least=least)
-        answers = await self.stream.answers(until, enough=expected - 1, least=least)
+            await self.stream.answers(until, answers, least=least)
+            return
+        expected = sum(request.statement.parts for request in requests)
+        await self.stream.answers(until, answers, enough=expected - 1, least=least)
         try:
-            return await self.stream.answers(min(until, self.sockets.world.now() + NUDGED_WITHIN), answers)
+            await self.stream.answers(min(until, self.sockets.world.now() + NUDGED_WITHIN), answers)
         except TimeoutError:
             self.close()  # it still owes an answer; the server goes on with the nudge
             answers.results.append([])
-            return answers
 
     def post(self, request: Request) -> None:
         """Send a request whose answer is fetched later; raises `ConnectionError` when the connection broke."""
         try:
-            [self._posted] = self.send_now(request)
+            self._posted = self.send_now(request)
         except OSError:
             self.close()
             raise ConnectionError from None
@@ -240,11 +223,10 @@ class Line:
             self._met.add(request.statement)
             await self._prepare(request, until)
 
-    def send_now(self, *requests: Request) -> list[Answers]:
+    def send_now(self, *requests: Request) -> Answers:
         """Send requests without waiting for anything; raises `OSError` when the connection broke.
 
-        Each goes in a packet of its own, whatever comes of those before it. Returns what their answers are to be read
-        into, one after the other.
+        Each goes in a packet of its own, whatever comes of those before it. Returns what their answers are read into.
         """
         prepared = [self._prepared.get(request.statement) for request in requests]
         self.stream.send_now(
@@ -253,17 +235,13 @@ class Line:
                 for request, one in zip(requests, prepared, strict=True)
             )
         )
-        return [Answers(packed=one is not None) for one in prepared]
+        return EachAnswer([one is not None for one in prepared])
 
     def take_in(self, answers: Answers) -> bool:
-        """Read one more packet of an answer; False when there is none, `OSError` when the connection broke."""
-        inbox = self.stream.inbox
-        while (packet := inbox.packet()) is None:
-            if not self.stream.receive():
-                return False
-        answers.feed([packet])
-        if answers.is_complete:
-            inbox.expect(1)
+        """Read what the socket has of the answers; False when that is nothing, `OSError` when the connection broke."""
+        if not self.stream.receive():
+            return False
+        answers.feed(self.stream.inbox.packets())
         return True
 
     async def answer(self, until: float) -> list[Row] | None:

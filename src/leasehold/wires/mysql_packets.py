@@ -52,18 +52,21 @@ class SqlError(Exception):
 class Inbox:
     """Bytes as they come, and packets as they are complete."""
 
-    __slots__ = ("_bytes", "_next")
+    __slots__ = ("_bytes", "_next", "_several")
 
     def __init__(self) -> None:
-        self._bytes, self._next = bytearray(), 0
+        self._bytes, self._next, self._several = bytearray(), 0, False
 
     def add(self, received: bytes) -> None:
         """Take in what came."""
         self._bytes += received
 
-    def expect(self, number: int) -> None:
-        """The next packet has this number: each of an answer has one more than the one before."""
-        self._next = number
+    def expect(self, number: int, *, several: bool = False) -> None:
+        """The next packet has this number: each of an answer has one more than the one before.
+
+        Of several answers, each begins with the first number again.
+        """
+        self._next, self._several = number, several
 
     def packet(self) -> bytes | None:
         """The next packet that is complete."""
@@ -90,6 +93,8 @@ class Inbox:
         while at + 4 <= end and len(ready) < most:
             (header,) = _HEADER(waiting, at)
             size = header & LARGEST_PACKET
+            if self._several and header >> 24 == 1:
+                number = 1
             if size == LARGEST_PACKET or header >> 24 != number:
                 raise Nonsense("a packet that is too long or out of order")
             after = at + 4 + size
@@ -203,7 +208,8 @@ class Prepared:
         self._order = request.statement.order or ()
         types = [_BYTES if isinstance(request.values[which], str) else _WHOLE for which in self._order]
         nulls = bytes((len(types) + 7) // 8)
-        self._head = b"".join((b"\x17", answer[1:5], b"\0\1\0\0\0", nulls, b"\1", *types))
+        described = (nulls, b"\1", *types) if types else ()
+        self._head = b"".join((b"\x17", answer[1:5], b"\0\1\0\0\0", *described))
 
     def executed(self, values: tuple[Value, ...]) -> bytes:
         """Asks to carry it out."""
@@ -229,11 +235,9 @@ def _packed(value: Value) -> bytes:
 class Answers:
     """The answers to the statements of one packet, understood piece by piece."""
 
-    __slots__ = ("_columns", "_packed", "_pending", "_rows", "error", "is_complete", "results")
+    __slots__ = ("_columns", "_pending", "_rows", "error", "is_complete", "results")
 
-    def __init__(self, *, packed: bool = False) -> None:
-        """`packed`: rows come as those of statements that are prepared do."""
-        self._packed = packed
+    def __init__(self) -> None:
         self.results: list[list[Row]] = []
         """Rows of those that return rows; of the others one, with how many rows were changed and the insert id."""
         self.error: SqlError | None = None
@@ -252,12 +256,12 @@ class Answers:
             packet = pending[at]
             kind = packet[0] if packet else -1
             if kind == 0xFF:
-                self.error, self.is_complete = error_in(packet), True
+                self._fail(error_in(packet))
             elif self._rows is not None:
                 if kind == 0xFE and len(packet) < 9:
                     self._end(self._rows, packet[3:5])
                 else:
-                    self._rows.append((_packed_row if self._packed else _row)(packet, self._columns))
+                    self._rows.append(self._row(packet))
             elif kind == 0:
                 changed, after = _number(packet, 1)
                 insert_id, after = _number(packet, after)
@@ -267,13 +271,21 @@ class Answers:
                 described = at + kind + 1
                 if described >= len(pending):
                     break
-                columns = map(_kind if self._packed else _reader, pending[at + 1 : described])
-                self._columns, self._rows = list(columns), []
+                self._columns, self._rows = self._described(pending[at + 1 : described]), []
                 at = described
             else:
                 raise Nonsense("an answer of an unknown kind")
             at += 1
         del pending[:at]
+
+    def _described(self, columns: list[bytes]) -> list[Any]:
+        return list(map(_reader, columns))
+
+    def _row(self, packet: bytes) -> Row:
+        return _row(packet, self._columns)
+
+    def _fail(self, error: SqlError) -> None:
+        self.error, self.is_complete = error, True
 
     def _end(self, rows: list[Row], status: bytes) -> None:
         if len(status) != 2:
@@ -281,6 +293,42 @@ class Answers:
         self.results.append(rows)
         self._rows = None
         self.is_complete = not int.from_bytes(status, "little") & _MORE_RESULTS
+
+
+class EachAnswer(Answers):
+    """The answers to several packets of one statement each. All are carried out, whatever comes of those before."""
+
+    __slots__ = ("_packed", "succeeded")
+
+    def __init__(self, packed: Sequence[bool]) -> None:
+        """For each packet, whether it carries out what is prepared: rows come in another form then."""
+        super().__init__()
+        self._packed = packed
+        self.succeeded = 0
+        """How many have, up to the first that failed; of one that did, there are no rows among the results."""
+
+    def _described(self, columns: list[bytes]) -> list[Any]:
+        return list(map(_kind, columns)) if self._packed[len(self.results)] else super()._described(columns)
+
+    def _row(self, packet: bytes) -> Row:
+        return _packed_row(packet, self._columns) if self._packed[len(self.results)] else super()._row(packet)
+
+    def _fail(self, error: SqlError) -> None:
+        self.error = self.error or error
+        self._note([])
+
+    def _end(self, rows: list[Row], status: bytes) -> None:
+        super()._end(rows, status)
+        if not self.is_complete:
+            raise Nonsense("more answers than were asked for")
+        self._note(self.results.pop())
+
+    def _note(self, rows: list[Row]) -> None:
+        self._rows = None
+        self.results.append(rows)
+        if self.error is None:
+            self.succeeded += 1
+        self.is_complete = len(self.results) == len(self._packed)
 
 
 def outcome(packet: bytes) -> Row:
@@ -309,6 +357,7 @@ def _reader(description: bytes) -> Callable[[bytes], Any]:
     return int if _kind(description) in _INTEGERS else bytes.decode
 
 
+@lru_cache(maxsize=256)
 def _kind(description: bytes) -> int:
     """The type of a column."""
     at = 0

@@ -93,11 +93,12 @@ class Stream:
     async def send_each(self, payloads: Sequence[bytes], until: float) -> None:
         """Send several packets together; each is answered by itself."""
         await self.send(payloads[0], until, behind=b"".join(map(framed, payloads[1:])))
+        self.inbox.expect(1, several=True)
 
     def send_now(self, *payloads: bytes) -> None:
         """Send packets that are so small that they always fit; each is answered by itself."""
         packets = b"".join(map(framed, payloads))
-        self.inbox.expect(1)
+        self.inbox.expect(1, several=True)
         if self._sock.send(packets) != len(packets):
             raise ConnectionError("the socket is full")
 
@@ -112,7 +113,7 @@ class Stream:
             await self.arrival(until, least)
         elif answers is None:
             await self._first(until)
-        answers, inbox = answers or Answers(), self.inbox
+        answers, inbox = Answers() if answers is None else answers, self.inbox
         while not answers.is_complete and (enough is None or len(answers.results) < enough):
             if self.receive():
                 answers.feed(inbox.packets())
@@ -169,9 +170,7 @@ class Stream:
         """Send two packets together, and return the packet that answers each; both are at least so many bytes."""
         await self.send_each((payload, other), until)
         await self.arrival(until, least)
-        first = await self.packet(until)
-        self.inbox.expect(1)
-        return first, await self.packet(until)
+        return await self.packet(until), await self.packet(until)
 
     def receive(self) -> bool:
         """Take in what is there, without waiting; raises `ConnectionError` at the end of the connection."""
