@@ -211,8 +211,9 @@ class Line:
 
     def post(self, request: Request) -> None:
         """Send a request whose answer is fetched later; raises `ConnectionError` when the connection broke."""
+        self._posted = Answers()
         try:
-            self._posted = self.send_now(request)
+            self.stream.send_now(asked(request))
         except OSError:
             self.close()
             raise ConnectionError from None
