@@ -18,7 +18,7 @@ from leasehold.core.worlds import run_blocking
 from leasehold.engines.mysql import MysqlEngine, _granted
 from leasehold.wires import mysql_ear
 from leasehold.wires.mysql_ear import GATE, MOST_LETTERS
-from leasehold.wires.mysql_packets import Answers, Inbox, Nonsense, framed
+from leasehold.wires.mysql_packets import Answers, EachAnswer, Inbox, Nonsense, framed
 from leasehold.wires.mysql_tables import SCHEMA_VERSION
 from leasehold.wires.sql_table import Request, Statement
 
@@ -211,6 +211,39 @@ def test_answers_that_make_no_sense_are_refused(packets: list[bytes]) -> None:
         answers.feed(packets)
 
 
+COLUMN, END = b"\x03def\0\0\0\x01a\0\x0c\x3f\0\x0b\0\0\0\x08\0\0\0\0\0", b"\xfe\0\0\x02\0"
+TEXT_COLUMN = COLUMN.replace(b"\x0b\0\0\0\x08", b"\x0b\0\0\0\xfd")
+SEVEN = (7).to_bytes(8, "little")
+
+
+def test_rows_of_what_is_prepared_are_read() -> None:
+    answers = EachAnswer([True, True, False])
+    rows = [b"\0\0" + SEVEN + b"\x03abc", b"\0\x04" + b"\0", b"\0\0" + b"\xff" * 8 + b"\0"]
+    answers.feed([b"\x02", COLUMN, TEXT_COLUMN, END, *rows, END])
+    answers.feed([b"\xff\x25\x05words", b"\x01", COLUMN, END, b"\x017", END])
+    assert answers.is_complete
+    assert answers.results == [[(7, "abc"), (None, ""), (-1, "")], [], [(7,)]]
+    assert answers.error is not None
+    assert (answers.error.code, answers.succeeded) == (1317, 1)
+
+
+@pytest.mark.parametrize(
+    "packets",
+    [
+        [b"\x01", COLUMN, END, b"\0\0" + SEVEN[:7]],
+        [b"\x01", COLUMN, END, b"\0\0" + SEVEN + b"\0"],
+        [b"\x01", COLUMN, END, b"\0"],
+        [b"\x01", TEXT_COLUMN, END, b"\0\0\x05abc"],
+        [b"\x01", TEXT_COLUMN, END, b"\0\0\x01\xff"],
+        [b"\x01", COLUMN, END, b"\xfe\0\0\x0a\0"],
+        [b"\0\0\0\x0a\0\0\0"],
+    ],
+)
+def test_rows_of_what_is_prepared_that_make_no_sense_are_refused(packets: list[bytes]) -> None:
+    with pytest.raises(Nonsense):
+        EachAnswer([True]).feed(packets)
+
+
 def test_a_packet_out_of_order_is_refused() -> None:
     inbox = Inbox()
     inbox.expect(1)
@@ -219,6 +252,12 @@ def test_a_packet_out_of_order_is_refused() -> None:
     inbox.add(framed(b"\0\0\0\x02\0\0\0", 1)[5:])
     assert inbox.packet() == b"\0\0\0\x02\0\0\0"
     inbox.add(framed(b"again", 1))
+    with pytest.raises(Nonsense):
+        inbox.packet()
+    inbox = Inbox()
+    inbox.expect(1, several=True)
+    inbox.add(framed(b"one", 1) + framed(b"more", 2) + framed(b"another", 1) + framed(b"out of order", 3))
+    assert [inbox.packet() for _ in range(3)] == [b"one", b"more", b"another"]
     with pytest.raises(Nonsense):
         inbox.packet()
 

@@ -12,8 +12,8 @@ from tests.engines import sql_model
 from tests.engines.test_postgres_simulated import Clock, Wire
 
 from leasehold.engines.mysql import MysqlEngine, MysqlFamily
-from leasehold.sim.mysql_model import MysqlDatabase, MysqlTransaction
-from leasehold.sim.postgres_model import Blocked, Transaction
+from leasehold.sim.mysql_model import NONE_CHANGED, MysqlDatabase, MysqlTransaction
+from leasehold.sim.postgres_model import EXPIRES, HOLDER, Blocked, Transaction
 from leasehold.wires.mysql_ear import ADDRESS_DIGITS
 from leasehold.wires.mysql_target import target_from_url
 from leasehold.wires.sql_table import Request
@@ -71,3 +71,25 @@ def test_the_clock_stands_still_while_a_statement_waits_for_a_row() -> None:
             database.carry_out(second, Request(take, ("space", "a", "h2", 10**6, 0, "")))
     database.end(first, commit=False)
     assert database.carry_out(second, Request(take, ("space", "a", "h2", 10**6, 0, ""))) == [(1, 10**15 + 1)]
+
+
+def test_who_waited_for_the_row_takes_no_lease_for_over_that_was_granted_since() -> None:
+    """Its time is from before the wait, and the clock may have been set back meanwhile."""
+    clock = Clock()
+    database, granting, waiting = MysqlDatabase(lambda: clock.micros), MysqlTransaction(), MysqlTransaction()
+    statements = MysqlFamily(target_from_url("mysql://worker@one/shop"), "space", "test").statements
+    key, second = ("space", "a"), 10**6
+    take = Request(statements["take_free"], (*key, "h1", second, 0, ""))
+    queue = Request(statements["queue"], (*key, "h2", "exclusive", 1, 10 * second, ADDRESS, "", second, 0))
+    turn = Request(statements["take_turn"], (*key, "h2", second, 0, ""))
+    assert database.carry_out(waiting, take) == [(1, clock.micros)]
+    assert database.carry_out(waiting, queue) == [(1, second)]
+    clock.move(3 * second // 2)
+    rows = database.lock(granting, key)
+    with pytest.raises(Blocked):
+        database.carry_out(waiting, turn)
+    clock.move(-second)
+    assert rows.lease is not None
+    rows.lease[HOLDER], rows.lease[EXPIRES] = "h3", clock.micros + second // 2
+    database.end(granting, commit=True)
+    assert database.carry_out(waiting, turn) == NONE_CHANGED

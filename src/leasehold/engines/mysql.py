@@ -1,8 +1,7 @@
 """MySQL and MariaDB: leases in tables, by the database's clock, with no connection held between requests.
 
-Taking a free name is one statement, and so is giving it back; between waiters each is one round trip. There is no
-NOTIFY here: waiters are woken by interrupting a connection of theirs that waits in the server
-(`leasehold.wires.mysql_ear`).
+Taking a free name is one statement, and so is giving it back, to queue for it, and to hand it over. There is no NOTIFY
+here: waiters are woken by interrupting a connection of theirs that waits in the server (`leasehold.wires.mysql_ear`).
 """
 
 from __future__ import annotations

@@ -139,12 +139,6 @@ def row_emptied_when_others_come_to_stand_beyond_it() -> list[Edit]:
     return [edit(sql_table.Record.changes, ("_texts(front)", in_row))]
 
 
-@_caught_by("exclusion", "told", "given", "tokens")
-def turn_taken_from_a_lease_that_seems_over() -> list[Edit]:
-    """Who takes its turn believes a time from before it waited for the row, though the clock was set back since."""
-    return [edit(mysql_model._is_given_back, (" and lease[HOLDER] is None", ""))]
-
-
 MYSQL_MUTATIONS |= {
     name: POSTGRES_MUTATIONS[name]
     for name in (
