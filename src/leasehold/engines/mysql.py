@@ -203,7 +203,7 @@ def _granted(rows: list[Row]) -> int:
 
 def _incumbent(said: str) -> Seat:
     """Who holds a name, as far as others are told."""
-    token, beat, lasts, about = said.split(" ", 3)
+    token, beat, lasts, about = str.split(said, " ", 3)
     return Seat("", int(token), "exclusive", 0, 0, int(lasts), int(beat), 0, about)
 
 

@@ -22,7 +22,7 @@ from leasehold.wires.mysql_errors import INTERRUPTED
 from leasehold.wires.mysql_line import NUDGE, Line
 from leasehold.wires.mysql_packets import Answers, Nonsense, prepared, written
 from leasehold.wires.postgres_errors import cut_off, nonsense
-from leasehold.wires.sql_table import Request, Statement
+from leasehold.wires.sql_table import Request, Row, Statement
 
 NAP: Final = 1
 """For how long a listener waits at a time, in whole seconds: who was not interrupted looks for letters then, and a
@@ -204,7 +204,7 @@ class ListeningLine:
             self._keep_gate()
         if rows.get(_TAKE_AWAY):
             self._seen.clear()
-        letters = dict(said.split(" ", 1) for [said] in rows[_LETTERS])
+        letters = _letters_in(rows[_LETTERS])
         new = [letter for letter in letters if letter not in self._seen]
         self._seen.update(new)
         return [(self.address, letters[letter]) for letter in new]
@@ -227,3 +227,11 @@ class ListeningLine:
         """Close this process's end only: after a fork the parent goes on using the connection."""
         if not self._keeps_gate:
             self._line.let_go()
+
+
+def _letters_in(rows: list[Row]) -> dict[str, str]:
+    """What each letter says, by its name."""
+    try:
+        return dict(said.split(" ", 1) for [said] in rows)
+    except (AttributeError, ValueError):
+        raise Nonsense("letters that cannot be read") from None

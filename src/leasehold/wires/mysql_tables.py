@@ -146,7 +146,9 @@ def _front_written(texts: list[str]) -> str:
 
 
 def _texts_in(front: str) -> list[str]:
-    texts = front.split(" ")[:-1]
+    *texts, end = str.split(front, " ")
+    if end:
+        raise ValueError("a name's row ends with a blank")
     texts[_ABOUT::FIELDS] = [bytes.fromhex(about).decode() for about in texts[_ABOUT::FIELDS]]
     return texts
 
