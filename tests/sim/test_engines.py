@@ -26,7 +26,7 @@ RARE = {
 HISTORIES = 150
 MANY_HISTORIES = 3000
 SEEDS = range(150)
-MANY_SEEDS = range(1500)
+MANY_SEEDS = range(1000)
 
 CORPUS = [
     (line.split()[0], int(line.split()[1]))

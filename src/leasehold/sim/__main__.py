@@ -134,10 +134,10 @@ def _hunt(console: Console, engine: str) -> int:
         task = progress.add_task("bugs", total=len(mutations), note="")
         for mutation in mutations.values():
             progress.update(task, advance=1, note=mutation.name)
-            found = first_caught(mutation.name, range(1000), engine)
+            found = first_caught(mutation.name, range(1500), engine)
             if found is None:
                 missed += 1
-                console.print(f"[red]✗[/] {mutation.name}: not caught in 1,000 histories", soft_wrap=True)
+                console.print(f"[red]✗[/] {mutation.name}: not caught in 1,500 histories", soft_wrap=True)
             else:
                 seed, violation = found
                 console.print(
