@@ -53,6 +53,21 @@ def test_who_asks_again_in_the_same_instant_has_what_it_had(mariadb_server: Mari
     clock.close()
 
 
+def test_a_lease_that_has_run_out_is_judged_only_by_who_has_locked_its_row(mariadb_server: MariadbServer) -> None:
+    """A statement's clock stands still while it waits for a row, and may be set back meanwhile."""
+    clock = MovableClock(mariadb_server)
+    with contextlib.closing(clock), opened(mariadb_server.url, clock=MOVABLE_CLOCK) as engine:
+        first = run_blocking(engine.take(want("a", "h1", 1.0), until=soon(engine)))
+        clock.move(2_000_000)
+        assert isinstance(first, Grant)
+        for known in (set(), {"a"}):
+            engine._known = known
+            assert run_blocking(engine._take_free(want("a", "h2"), soon(engine))) == 0
+        second = run_blocking(engine.take(want("a", "h2"), until=soon(engine)))
+        assert isinstance(second, Grant)
+        assert second.token > first.token
+
+
 def test_every_kind_of_lease_is_renewed_in_a_batch(mariadb_server: MariadbServer, world: str) -> None:
     with calling(mariadb_server.url, world) as (engine, run):
         wants = [want("alone", "h1"), Want("shared", "h2", 5.0, "shared"), Want("shared", "h3", 5.0, "shared")]

@@ -37,26 +37,25 @@ ADDED_OR_CHANGED: Final = (1, 2)
 """How many rows a statement says that it has changed which adds one, or changes it if it is there already."""
 NOT_TOLD: Final = [(0, 0)]
 
-# The clock stands still within the statement, so whether the name is free is the same at each place, until `holder` is
-# changed; what is set after that asks whether it was changed just now. Assignments are carried out in this order. A
-# statement that waited for the row's lock reckons with a time that is a little past: the lease is the shorter for it.
-# Who asks again for what it has is left to the lease table.
+# The clock stands still within the statement, and assignments are carried out in this order: whether the name is free
+# is the same at each place, until `holder` is changed. A statement that waited for the row's lock reckons with a time
+# that is a little past: the lease is the shorter for it. If the clock was set back meanwhile, what was granted since
+# seems to have run out: so a lease that has is left to the lease table, which looks at the clock behind the lock.
 _TAKE_FREE: Final = """
 INSERT INTO leasehold_lease (namespace, name, token, turn_since, closed_until, crowd, holder, since, expires, lasts,
     beat, delay, about, front, lapses)
 SELECT $1, $2, LAST_INSERT_ID(GREATEST(base + 1, {now})), {now}, 0, 0, $3, {now}, {now} + $4, $4, 0, $5, $6, '', 0
 FROM leasehold_meta
-WHERE NOT EXISTS (SELECT 1 FROM leasehold_lease AS l WHERE l.namespace = $1 AND l.name = $2 AND l.holder = $3)
 ON DUPLICATE KEY UPDATE
     token = IF({free}, LAST_INSERT_ID(GREATEST(token + 1, {now})), token),
     turn_since = IF({free}, {now}, turn_since),
     since = IF({free}, {now}, since),
+    expires = IF({free}, {now} + $4, expires),
     lasts = IF({free}, $4, lasts),
     beat = IF({free}, 0, beat),
+    delay = IF({free}, $5, delay),
     about = IF({free}, $6, about),
-    holder = IF({free}, $3, holder),
-    expires = IF(holder = $3 AND since = {now}, {now} + $4, expires),
-    delay = IF(holder = $3 AND since = {now}, $5, delay)
+    holder = IF({free}, $3, holder)
 """
 # The same for a name that has a row, as far as is known: the server needs less than half the time for it.
 _TAKE_KNOWN: Final = """
@@ -64,7 +63,7 @@ UPDATE leasehold_lease SET token = LAST_INSERT_ID(GREATEST(token + 1, {now})), t
     expires = {now} + $4, lasts = $4, beat = 0, delay = $5, about = $6, holder = $3
 WHERE namespace = $1 AND name = $2 AND {free}
 """
-_FREE: Final = "crowd = 0 AND closed_until <= {now} AND (holder IS NULL OR (expires <= {now} AND delay = 0))"
+_FREE: Final = "crowd = 0 AND holder IS NULL AND closed_until <= {now}"
 _RELEASE_ALONE: Final = """
 UPDATE leasehold_lease SET holder = NULL, turn_since = {now}
 WHERE namespace = $1 AND name = $2 AND holder = $3 AND crowd = 0 AND expires > {now}

@@ -8,7 +8,7 @@ and an interruption.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from leasehold.sim.postgres_model import (
     ABOUT,
@@ -94,13 +94,13 @@ class MysqlDatabase(Database):
             token = max(self.base + 1, now)
             rows.lease = [token, now, 0, 0, holder, now, now + ttl, ttl, 0, delay, about]
             return [(1, token)]
-        if lease[HOLDER] == holder or lease[CROWD] or not is_free(lease, now):
+        if not _is_given_back(lease) or lease[CROWD] or not is_free(lease, now):
             return NONE_CHANGED
         return [(2, seated(lease, now, values))]
 
     def _take_known(self, transaction: Transaction, *values: Any) -> list[Row]:
         lease, now = self.lock(transaction, values[:2]).lease, self.clock()
-        if lease is None or lease[CROWD] or not is_free(lease, now):
+        if not _is_given_back(lease) or lease[CROWD] or not is_free(lease, now):
             return NONE_CHANGED
         return [(1, seated(lease, now, values))]
 
@@ -249,6 +249,6 @@ class MysqlDatabase(Database):
         return [(1, 0)]
 
 
-def _is_given_back(lease: Sequence[Any] | None) -> bool:
+def _is_given_back(lease: Sequence[Any] | None) -> TypeGuard[list[Any]]:
     """Whether nobody has the name, whatever the clock says."""
     return lease is not None and lease[HOLDER] is None
