@@ -67,14 +67,14 @@ class OnMysql(EngineAndTable):
     """The same on MySQL itself."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _connected() -> Iterator[None]:
-    with running_mariadb() as mariadb, running_mariadb(engine="mysql") as mysql:
-        for machine, server in ((EngineAndTable, mariadb), (OnMysql, mysql)):
-            machine.connect(server)
+@pytest.fixture(autouse=True)
+def _connected(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Just before it is needed: the server lets go of a listener that is not heard of for a while."""
+    machine, engine = (OnMysql, "mysql") if request.cls is TestOnMysql else (EngineAndTable, "mariadb")
+    with running_mariadb(engine=engine) as server:
+        machine.connect(server)
         yield
-        for machine in (EngineAndTable, OnMysql):
-            machine.disconnect()
+        machine.disconnect()
 
 
 TestEngineAndTable = EngineAndTable.TestCase
