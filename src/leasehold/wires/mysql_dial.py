@@ -11,16 +11,8 @@ from leasehold.errors import EngineError, EngineUnavailable, quoted
 from leasehold.wires.lookup import Places
 from leasehold.wires.mysql_errors import error_at_entry
 from leasehold.wires.mysql_line import Line
-from leasehold.wires.mysql_packets import (
-    Nonsense,
-    SqlError,
-    caching_proof,
-    error_in,
-    greeting,
-    login,
-    native_proof,
-    tls_request,
-)
+from leasehold.wires.mysql_login import caching_proof, greeting, login, native_proof, tls_request
+from leasehold.wires.mysql_packets import Nonsense, SqlError, error_in
 from leasehold.wires.mysql_stream import Stream, connected
 from leasehold.wires.mysql_target import Target
 from leasehold.wires.postgres_errors import nonsense, unreachable

@@ -6,18 +6,16 @@ carried out, and each answers for itself. The few that are sent again and again 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from leasehold.wires.sql_table import Request, Row, Statement, Value
 
 LARGEST_PACKET: Final = 0xFFFFFF
 """Longer ones would be cut in pieces; nothing that is sent or asked for here comes near."""
-UTF8MB4: Final = 45
 QUERY: Final = b"\x03"
 PREPARE: Final = b"\x16"
 PING: Final = b"\x0e"
@@ -26,13 +24,6 @@ _HEADER: Final = struct.Struct("<I").unpack_from
 _MORE_RESULTS: Final = 0x0008
 PLAIN_OK, SHORTEST_ERROR = 11, 13
 """Bytes of the packet that answers a statement which changes nothing, and of an error without words."""
-
-LONG_PASSWORD, CONNECT_WITH_DB, PROTOCOL_41, SSL = 0x1, 0x8, 0x200, 0x800
-TRANSACTIONS, SECURE_CONNECTION, MULTI_STATEMENTS, MULTI_RESULTS = 0x2000, 0x8000, 0x10000, 0x20000
-PLUGIN_AUTH, CONNECT_ATTRIBUTES = 0x80000, 0x100000
-_ALWAYS: Final = (
-    LONG_PASSWORD | PROTOCOL_41 | TRANSACTIONS | SECURE_CONNECTION | MULTI_STATEMENTS | MULTI_RESULTS | PLUGIN_AUTH
-)
 _INTEGERS: Final = frozenset({0, 1, 2, 3, 8, 9, 13, 246})
 """Types of columns that are numbers, fixed-point ones among them: an expression may be one of those."""
 
@@ -432,84 +423,3 @@ def _number(packet: bytes, at: int) -> tuple[int, int]:
     except (IndexError, KeyError):
         raise Nonsense("a number that is none") from None
     return int.from_bytes(packet[at + 1 : end], "little"), end
-
-
-# Being let in
-
-
-class Greeting(NamedTuple):
-    """What a server says first."""
-
-    version: str
-    can_tls: bool
-    plugin: str
-    salt: bytes
-
-
-def greeting(packet: bytes) -> Greeting:
-    """Understand the first packet of a connection; raises `SqlError` when it is a refusal."""
-    if packet[:1] == b"\xff":
-        raise error_in(packet)
-    end = packet.find(b"\0", 1)
-    if packet[:1] != b"\x0a" or end < 0 or len(packet) < end + 32:
-        raise Nonsense("a greeting of another protocol")
-    at = end + 5
-    abilities = int.from_bytes(packet[at + 9 : at + 11], "little") | (
-        int.from_bytes(packet[at + 14 : at + 16], "little") << 16
-    )
-    needed = PROTOCOL_41 | SECURE_CONNECTION | PLUGIN_AUTH | MULTI_STATEMENTS
-    if abilities & needed != needed:
-        raise Nonsense("a greeting of a server that is too old")
-    rest = max(13, packet[at + 16] - 8)
-    salt = packet[at : at + 8] + packet[at + 27 : at + 27 + rest].rstrip(b"\0")
-    plugin = packet[at + 27 + rest :].partition(b"\0")[0]
-    return Greeting(
-        packet[1:end].decode("ascii", "replace"), bool(abilities & SSL), plugin.decode("ascii", "replace"), salt
-    )
-
-
-def tls_request() -> bytes:
-    """Asks to go on in TLS."""
-    return struct.pack("<IIB23x", _ALWAYS | CONNECT_WITH_DB | CONNECT_ATTRIBUTES | SSL, LARGEST_PACKET, UTF8MB4)
-
-
-def login(user: str, database: str, plugin: str, proof: bytes, program: str, *, tls: bool) -> bytes:
-    """Says who one is, and proves it."""
-    abilities = _ALWAYS | CONNECT_WITH_DB | CONNECT_ATTRIBUTES | (SSL if tls else 0)
-    attributes = _text(b"program_name") + _text(program.encode())
-    return b"".join(
-        (
-            struct.pack("<IIB23x", abilities, LARGEST_PACKET, UTF8MB4),
-            user.encode() + b"\0",
-            bytes((len(proof),)) + proof,
-            database.encode() + b"\0",
-            plugin.encode() + b"\0",
-            _text(attributes),
-        )
-    )
-
-
-def _text(text: bytes) -> bytes:
-    return bytes((len(text),)) + text
-
-
-def native_proof(password: bytes, salt: bytes) -> bytes:
-    """For mysql_native_password."""
-    if not password:
-        return b""
-    once = hashlib.sha1(password, usedforsecurity=False).digest()
-    twice = hashlib.sha1(once, usedforsecurity=False).digest()
-    return _mixed(once, hashlib.sha1(salt[:20] + twice, usedforsecurity=False).digest())
-
-
-def caching_proof(password: bytes, salt: bytes) -> bytes:
-    """For caching_sha2_password, where the server remembers the user."""
-    if not password:
-        return b""
-    once = hashlib.sha256(password).digest()
-    twice = hashlib.sha256(once).digest()
-    return _mixed(once, hashlib.sha256(twice + salt[:20]).digest())
-
-
-def _mixed(one: bytes, other: bytes) -> bytes:
-    return bytes(a ^ b for a, b in zip(one, other, strict=True))
