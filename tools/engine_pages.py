@@ -2,7 +2,8 @@
 
 A page marks the place with ``<!-- facts of URL -->`` and ``<!-- end of facts -->``. So all pages have the same
 headings, and none can say anything else than the engine's own data does. After ``<!-- comparison -->``, up to its own
-end, all engines stand beside each other, with the figures that `make bench` and `tools/handoff.py` have measured last.
+end, all engines stand beside each other, with the figures that `make bench` and `tools/handoff.py` have measured last;
+after ``<!-- costs of ENGINE -->`` stand the figures of one engine and of its peers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import json
 import re
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from leasehold import Capability, Facts, GuaranteeWarning, Leasehold
 
@@ -19,6 +22,7 @@ PAGES = Path(__file__).parents[1] / "docs" / "engines"
 BENCHMARK = PAGES.parent / "data" / "benchmark.json"
 REGION = re.compile(r"(<!-- facts of (?P<url>\S+) -->\n).*?(<!-- end of facts -->)", re.DOTALL)
 COMPARISON = re.compile(r"(<!-- comparison -->\n).*?(<!-- end of comparison -->)", re.DOTALL)
+COSTS = re.compile(r"(<!-- costs of (?P<engine>\S+) -->\n).*?(<!-- end of costs -->)", re.DOTALL)
 COMPARED = {
     "[SQLite](sqlite.md)": "sqlite://",
     "[Redis](redis.md)": "redis://127.0.0.1",
@@ -95,6 +99,42 @@ def measured() -> dict[str, tuple[str, str]]:
     }
 
 
+def rows_of(section: str, engine: str) -> dict[str, dict[str, Any]]:
+    """The figures of one engine in a section of the benchmark, by whose they are."""
+    tables = json.loads(BENCHMARK.read_text())["tables"]
+    [table] = [one for one in tables if one["section"] == section and one["title"].endswith(f" on {engine}")]
+    return {row["who"]: row["figures"] for row in table["rows"]}
+
+
+def costs(engine: str) -> str:
+    """What an engine costs, beside its peers."""
+    alone, crowd = rows_of("uncontended", engine), rows_of("contended", engine)
+    lines = ["| | " + " | ".join(crowd) + " |", "|---" + "|---:" * len(crowd) + "|"]
+
+    def line(what: str, shown: Callable[[str], str]) -> None:
+        lines.append(f"| {what} | {' | '.join(shown(who) for who in crowd)} |")
+
+    def floors(who: str) -> str:
+        ratio = alone[who]["floors (p10-p90)"] if who in alone else None
+        return f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio else ""
+
+    line("take + release of a free name, to the floor", floors)
+    line("the same in asyncio", lambda who: floors(f"{who} (asyncio)"))
+    line("take + release, p50", lambda who: f"{alone[who]['p50 µs']['value']:,.0f} µs")
+    line("processor time of it", lambda who: f"{alone[who]['processor µs']['value']:,.0f} µs")
+    hand_off = [f"hand-off {share} µs" for share in ("p50", "p99")]
+    line(
+        "hand-off between processes that work for 5 ms, p50 / p99",
+        lambda who: " / ".join(f"{crowd[who][one]['value'] / 1000:.2f} ms" for one in hand_off if one in crowd[who]),
+    )
+    line(
+        "fairness between them (Jain: 1 when all got the same)",
+        lambda who: f"{crowd[who]['fairness (Jain)']['value']:.2f}",
+    )
+    line("holder changes a second, empty body", lambda who: f"{crowd[who]['changes/s (p10-p90)']['value']:,.0f}")
+    return "\n".join(lines) + "\n"
+
+
 def compared() -> str:
     """All engines beside each other: what they can do, and then one question after the other."""
     every = {title: facts_of(url) for title, url in COMPARED.items()}
@@ -116,6 +156,7 @@ def compared() -> str:
 def updated(page: str) -> str:
     """The page with its facts written anew."""
     page = COMPARISON.sub(lambda match: f"{match[1]}{compared()}{match[2]}", page)
+    page = COSTS.sub(lambda match: f"{match[1]}{costs(match['engine'])}{match[3]}", page)
     return REGION.sub(lambda match: f"{match[1]}{rendered(facts_of(match['url']))}{match[3]}", page)
 
 
