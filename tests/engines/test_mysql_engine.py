@@ -63,9 +63,15 @@ def test_a_lease_that_has_run_out_is_judged_only_by_who_has_locked_its_row(maria
         for known in (set(), {"a"}):
             engine._known = known
             assert run_blocking(engine._take_free(want("a", "h2"), soon(engine))) == 0
-        second = run_blocking(engine.take(want("a", "h2"), until=soon(engine)))
+        second = run_blocking(engine.take(want("a", "h2", 1.0), until=soon(engine)))
         assert isinstance(second, Grant)
         assert second.token > first.token
+        assert isinstance(run_blocking(engine.take(want("a", "h3"), until=soon(engine), patience=100.0)), Busy)
+        clock.move(2_000_000)
+        assert run_blocking(engine._take_turn(want("a", "h3"), soon(engine))) == 0
+        third = run_blocking(engine.take(want("a", "h3"), until=soon(engine), patience=100.0))
+        assert isinstance(third, Grant)
+        assert third.token > second.token
 
 
 def test_every_kind_of_lease_is_renewed_in_a_batch(mariadb_server: MariadbServer, world: str) -> None:

@@ -6,13 +6,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from tests.engines.driving import eventually
 from tests.engines.mysql_help import Run, calling, opened
-from tests.engines.sql_help import soon, want
+from tests.engines.sql_help import once_the_row_is_free, soon, want
 from tests.support.mariadb_server import MariadbServer
 
 from leasehold.core.engine import Busy, Grant, Want
@@ -180,16 +179,9 @@ def test_a_crowd_moves_up_in_its_order_and_mostly_in_the_row(
 def _once_the_row_is_free(
     server: MariadbServer, caller: Caller, change: str, step: Callable[[], object]
 ) -> tuple[object, bool]:
-    """What a step comes to that waited for a change of the name's row, and whether it has waited for that."""
-    with server.superuser() as connection, connection.cursor() as changing, ThreadPoolExecutor(1) as thread:
-        changing.execute("BEGIN")
-        lease = f"UPDATE leasehold.leasehold_lease SET {change}"
-        changing.execute(f"{lease} WHERE namespace = %s", (caller.engine._namespace,))
-        stepping = thread.submit(step)
-        time.sleep(0.2)
-        has_waited = not stepping.done()
-        changing.execute("COMMIT")
-        return stepping.result(), has_waited
+    with server.superuser() as connection, connection.cursor() as changing:
+        changing.execute("USE leasehold")
+        return once_the_row_is_free(changing.execute, caller.engine._namespace, change, step)
 
 
 def test_who_waited_for_the_row_is_not_queued_for_a_name_that_is_free_by_then(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.engines.driving import WORLDS, eventually
 from tests.engines.postgres_help import Caller, calling
-from tests.engines.sql_help import want
+from tests.engines.sql_help import once_the_row_is_free, want
 from tests.support.postgres_server import PostgresServer, running_postgres
 
 from leasehold.core.acquire import Attempt, acquire
@@ -159,15 +159,10 @@ def test_a_crowd_moves_up_in_its_order_and_mostly_in_the_row(
 def _once_the_row_is_free(
     server: PostgresServer, caller: Caller, change: str, step: Callable[[], object]
 ) -> tuple[object, bool]:
-    """What a step comes to that waited for a change of the name's row, and whether it has waited for that."""
-    with server.superuser() as changing, ThreadPoolExecutor(1) as thread:
-        changing.execute("BEGIN")
-        changing.execute(f"UPDATE leasehold_lease SET {change} WHERE namespace = '{caller.engine._namespace}'".encode())
-        stepping = thread.submit(step)
-        time.sleep(0.2)
-        has_waited = not stepping.done()
-        changing.execute("COMMIT")
-        return stepping.result(), has_waited
+    with server.superuser() as changing:
+        return once_the_row_is_free(
+            lambda text: changing.execute(text.encode()), caller.engine._namespace, change, step
+        )
 
 
 def test_who_waited_for_the_row_is_not_queued_for_a_name_that_is_free_by_then(

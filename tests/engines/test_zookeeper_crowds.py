@@ -269,18 +269,24 @@ def test_who_had_to_wait_joins_the_queue_at_once_the_next_time(
     driven.release(waiter.name, waiter.holder)
 
 
-def test_who_expected_to_wait_and_is_alone_holds_the_name_and_forgets_the_crowd(
-    driven: Driven, other: Driven, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def held_after_a_wait(driven: Driven, other: Driven) -> Want:
+    """A lease of one who had to wait for the name before, and who finds nobody there this time."""
     holder = waited_for(driven, other)
     other.release(holder.name, holder.holder)
     first = want(holder.name)
     assert isinstance(driven.take(first, patience=PATIENCE), Grant)
-    assert isinstance(other.take(want(holder.name)), Busy)
+    return first
+
+
+def test_who_expected_to_wait_and_is_alone_holds_the_name_and_forgets_the_crowd(
+    driven: Driven, other: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = held_after_a_wait(driven, other)
+    assert isinstance(other.take(want(first.name)), Busy)
     driven.release(first.name, first.holder)
     seen = changes(driven, monkeypatch)
     for changed in (CREATION, TRANSACTION):  # not at once: it may be the first of a crowd that comes again
-        again = want(holder.name)
+        again = want(first.name)
         assert isinstance(driven.take(again, patience=PATIENCE), Grant)
         assert seen == [changed]
         driven.release(again.name, again.holder)
@@ -290,14 +296,11 @@ def test_who_expected_to_wait_and_is_alone_holds_the_name_and_forgets_the_crowd(
 def test_the_first_of_a_crowd_does_not_change_what_the_next_waiter_has_to_find_unchanged(
     driven: Driven, other: Driven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holder = waited_for(driven, other)
-    other.release(holder.name, holder.holder)
-    first = want(holder.name)
-    assert isinstance(driven.take(first, patience=PATIENCE), Grant)
-    [waiter] = queued(other, holder.name, 1)
+    first = held_after_a_wait(driven, other)
+    [waiter] = queued(other, first.name, 1)
     driven.release(first.name, first.holder)
     assert other.wait(waiter, 30.0) < 20.0
-    queued(driven, holder.name, 1)
+    queued(driven, first.name, 1)
     seen = listings(other, monkeypatch)
     assert isinstance(other.take(waiter, patience=PATIENCE), Grant)
     assert not seen
