@@ -100,11 +100,12 @@ class EngineAndTable(AgainstTable):
 
     @rule(name=NAMES, ttl=TTLS, delay=st.sampled_from([0.0, 3.0]), waited=st.sampled_from([1, 6_249, 6_250, 249_999]))
     def who_has_just_asked_is_next(self, name: str, ttl: float, delay: float, waited: int) -> None:
-        """Somebody holds the name, others queue, and a moment later it is given back."""
+        """Somebody holds the name, others queue, and a moment later it is given back: by a stranger in vain."""
         for number in range(3):
             wanted = Want(name, f"p{number}", ttl, "exclusive", 1, delay, f"p{number}@x")
             self.take_both(wanted, 100.0)
         self.time_passes(waited)
+        self.release(name, "a stranger")
         self.release(name, "p0")
         self.release(name, "p1")
 
