@@ -7,7 +7,6 @@ import importlib
 import re
 import secrets
 import shutil
-import socket
 import sqlite3
 import subprocess
 import tempfile
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 from leasehold.bench.resp import BareSocket
 from leasehold.chaos import servers
 from leasehold.chaos.site import Server
+from leasehold.testing.ports import free_port
 
 SERVERS = ("redis-server", "valkey-server")
 HOW_TO_GET = (
@@ -119,7 +119,7 @@ def private_redis() -> Iterator[str]:
 def _started(program: str, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     log = folder / "log"
     for _ in range(5):  # somebody else may take the free port before the server does
-        port = _free_port()
+        port = free_port()
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         with log.open("wb") as out:
             # A session of its own: an interruption from the keyboard must reach it only through us.
@@ -155,13 +155,6 @@ def _answers(server: subprocess.Popen[bytes], url: str) -> bool:
     server.kill()
     server.wait()
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

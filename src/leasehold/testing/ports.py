@@ -6,9 +6,9 @@ it is restarted. These lie below the ports of outgoing connections, and each pro
 
 from __future__ import annotations
 
-import itertools
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -16,28 +16,65 @@ from typing import Final
 SECOND: Final = 10_000
 """How far above its port a node of a Redis Cluster has another one."""
 EACH: Final = 100
-"""How many ports a process has."""
+"""How many ports a process takes for itself at once; it takes as many again when most of these are in use."""
 USUAL: Final = 32_768
 """From where on Linux gives ports to outgoing connections, unless it was told otherwise; other systems begin above."""
 
 
 def free_port() -> int:
     """A port that nobody uses, and neither does anybody the one that is `SECOND` above it."""
-    ports = _own_ports()
-    for port in itertools.islice(ports, EACH):
-        if _is_free(port) and _is_free(port + SECOND):
-            return port
-    raise RuntimeError(f"all {EACH} ports of this process are in use; end some of its servers")
+    return free_ports(1)[0]
 
 
 def free_ports(number: int) -> list[int]:
     """Several of them, all different."""
-    return [free_port() for _ in range(number)]
+    return _own_ports().free(number)
+
+
+class Ports:
+    """Ports that are given in turn: each one comes again only when all others have been looked at."""
+
+    def __init__(self, blocks: Iterable[Sequence[int]]) -> None:
+        self._blocks = iter(blocks)
+        self._ports: list[int] = []
+        self._turn: Iterator[int] = iter(())
+        self._given_in_turn = 0
+        self._lock = threading.Lock()
+
+    def free(self, number: int) -> list[int]:
+        """As many that are free, all different."""
+        found: list[int] = []
+        with self._lock:
+            while len(found) < number:
+                found.append(self._another(found))
+        return found
+
+    def _another(self, found: Sequence[int]) -> int:
+        while True:
+            for port in self._turn:
+                if port not in found and _is_free(port) and _is_free(port + SECOND):
+                    self._given_in_turn += 1
+                    return port
+            self._begin_a_turn()
+
+    def _begin_a_turn(self) -> None:
+        given, more = self._given_in_turn, None
+        # Where few are free each comes again soon, maybe before the server that it was given for listens there.
+        if given < EACH // 2:
+            more = next(self._blocks, None)
+            self._ports += more or ()
+        self._turn, self._given_in_turn = iter(self._ports), 0
+        if not given and not more:
+            raise RuntimeError("all ports for servers are in use; end some servers, or processes that started some")
 
 
 @cache
-def _own_ports() -> Iterator[int]:
-    """The ports of this process, over and over again; the one before them stays bound, which tells others."""
+def _own_ports() -> Ports:
+    return Ports(_blocks())
+
+
+def _blocks() -> Iterator[Sequence[int]]:
+    """Ports that this process has for itself: the one before each block stays bound, which tells others."""
     # Where outgoing connections have nearly all ports there is no better place, and a port may be taken after all.
     first = max(min(_outgoing_from(), USUAL) - 2 * SECOND, 1024)
     for start in range(first, first + SECOND, EACH):
@@ -48,8 +85,7 @@ def _own_ports() -> Iterator[int]:
             sign.close()
         else:
             sign.detach()  # bound until the process ends
-            return itertools.cycle(range(start + 1, start + EACH))
-    raise RuntimeError(f"{SECOND // EACH} processes start servers here already; wait until some have ended")
+            yield range(start + 1, start + EACH)
 
 
 def _outgoing_from() -> int:
