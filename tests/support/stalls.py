@@ -105,7 +105,7 @@ class Again:
             excuse = self._excuse(since, waited)
             if excuse is None:
                 break
-            excuses.append(excuse)
+            excuses.append(f"{excuse}; {_headline(reports)}")
         reports[-1].user_properties += [(PROPERTY, excuse) for excuse in excuses]
         return reports
 
@@ -128,6 +128,13 @@ class Again:
 
     def pytest_unconfigure(self) -> None:
         self._watch.end()
+
+
+def _headline(reports: list[pytest.TestReport]) -> str:
+    """What went wrong, in a line: a bug that shows only on a busy machine is a bug."""
+    failed = next(report for report in reports if report.failed)
+    crash = getattr(failed.longrepr, "reprcrash", None)
+    return " ".join(f"{crash.path}:{crash.lineno} {crash.message}".split())[:300] if crash else "no traceback"
 
 
 def stalls_are_no_failures(config: pytest.Config) -> None:
