@@ -17,12 +17,12 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator
 from types import TracebackType
-from typing import NamedTuple, NoReturn, Self, Unpack
+from typing import ClassVar, NamedTuple, NoReturn, Self, Unpack
 
 from leasehold import watching
 from leasehold.core.engine import Engine, EngineFamily, Facts, NameStatus
 from leasehold.core.worlds import run_blocking
-from leasehold.desk import Desk, not_sent
+from leasehold.desk import AsyncDesk, Desk, not_sent
 from leasehold.errors import Misuse, quoted
 from leasehold.keeping import importing
 from leasehold.lock import AsyncLock, AsyncSeveral, Lock, Several
@@ -46,6 +46,8 @@ CLOSE_WITHIN = 2.0
 
 class _Client(ABC):
     """What both clients have in common: their settings, and how they end."""
+
+    _desk_kind: ClassVar[type[Desk]] = Desk
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class _Client(ABC):
             return desk
         with self._opening:
             if self._desk_now is None:
-                desk = Desk(
+                desk = self._desk_kind(
                     self._family,
                     self._engine(),
                     label=self._label,
@@ -195,6 +197,8 @@ class Leasehold(_Client):
 
 class AsyncLeasehold(_Client):
     """Locks for asyncio code; see `Leasehold`. One client belongs to one event loop."""
+
+    _desk_kind: ClassVar[type[Desk]] = AsyncDesk
 
     def _engine(self) -> Engine:
         return self._family.asyncio()

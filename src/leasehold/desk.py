@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 from leasehold import watching
 from leasehold.contention import Crowds
-from leasehold.core.acquire import Attempt, acquire
+from leasehold.core.acquire import Attempt, Room, acquire
 from leasehold.core.engine import Engine, EngineFamily, Purpose
 from leasehold.core.held import RELEASED, Held
 from leasehold.core.several import acquire_several
@@ -35,6 +35,7 @@ class Desk:
         self, family: EngineFamily, engine: Engine, *, label: str, request_timeout: float, most_waiters: int
     ) -> None:
         self.family, self.engine, self.request_timeout = family, engine, request_timeout
+        self._room = self._new_room()
         self.keeper = KeeperThread(family)
         # By thread or task (not by its number, which the system gives to a later one) and by name.
         self.reentrant: weakref.WeakKeyDictionary[object, weakref.WeakValueDictionary[str, Any]]
@@ -51,6 +52,10 @@ class Desk:
     def _who(self) -> str:
         return f"{self._label}@{host_name()}:{os.getpid()}"
 
+    def _new_room(self) -> Room | None:
+        """What lets in a few callers at a time; threads are few anyway."""
+        return None
+
     def attempt(self, terms: Terms) -> Attempt:
         """A fresh attempt, with a holder that nobody else has."""
         return Attempt(terms.want(self.engine.world.nonce(), self.about))
@@ -64,7 +69,7 @@ class Desk:
                 if len(self._waiting) >= self._most_waiters:
                     raise self._too_many()
                 self._waiting.add(attempt)
-            held = await acquire(self.engine, attempt, wait=wait, request_timeout=self.request_timeout)
+            held = await acquire(self.engine, attempt, wait=wait, request_timeout=self.request_timeout, room=self._room)
             lease = self._kept(held, terms, make)
         except LeaseholdError as error:
             self._note_failure([attempt], error)
@@ -97,7 +102,9 @@ class Desk:
             self._note_grant(held, by_holder.pop(held.want.holder))
 
         try:
-            await acquire_several(self.engine, attempts, wait=wait, request_timeout=self.request_timeout, keep=keep)
+            await acquire_several(
+                self.engine, attempts, wait=wait, request_timeout=self.request_timeout, keep=keep, room=self._room
+            )
         except BaseException as error:
             for lease in leases:
                 if self.keeper.forget(lease._held) and watching.watchers:
@@ -169,4 +176,17 @@ class Desk:
         self.keeper.forked()
         self.reentrant.clear()
         self._waiting.clear()
+        self._room = self._new_room()
         self.about = self._who()
+
+
+class AsyncDesk(Desk):
+    """For tasks, of which there may be thousands."""
+
+    def _new_room(self) -> Room | None:
+        facts = self.engine.facts
+        if facts.takes_at_once is None:
+            return None
+        from leasehold.wires.room import AsyncRoom
+
+        return AsyncRoom(self.engine.world, facts.engine, facts.takes_at_once)

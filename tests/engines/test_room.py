@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,66 +13,165 @@ from tests.support.etcd_server import running_etcd
 from tests.support.zookeeper_server import running_zookeeper
 
 from leasehold import AsyncLeasehold, EngineUnavailable
-from leasehold.engines.etcd_taking import Taking
+from leasehold.core.acquire import Attempt, acquire
+from leasehold.core.engine import FEW
+from leasehold.core.held import margin
+from leasehold.core.worlds import run_blocking
+from leasehold.engines.etcd import EtcdEngine
+from leasehold.engines.sqlite import SqliteFamily
 from leasehold.engines.zookeeper import ZooKeeperEngine
-from leasehold.wires.room import AT_ONCE, Room
+from leasehold.settings import Terms
+from leasehold.wires.room import AsyncRoom
+from leasehold.wires.sqlite_file import lease_file
 from leasehold.worlds import AsyncWorld
+
+SOON = 0.05
+
+
+@contextlib.asynccontextmanager
+async def full_room(places: int) -> AsyncIterator[AsyncRoom]:
+    room = AsyncRoom(AsyncWorld(), "etcd", places)
+    for _ in range(places):
+        assert room.enter_at_once()
+    assert not room.enter_at_once()
+    yield room
+
+
+def soon() -> float:
+    return AsyncWorld().now() + SOON
 
 
 def test_no_more_than_a_few_ask_at_once_and_all_have_their_turn() -> None:
     async def crowd() -> None:
         world = AsyncWorld()
-        room, inside, most = Room(world, "etcd"), 0, 0
+        room, inside, most = AsyncRoom(world, "etcd", 8), 0, 0
+        served: list[int] = []
 
-        async def ask() -> None:
+        async def ask(number: int) -> None:
             nonlocal inside, most
             async with room.entered(world.now() + 30):
                 inside += 1
                 most = max(most, inside)
+                served.append(number)
                 await asyncio.sleep(0.001)
                 inside -= 1
 
-        await asyncio.gather(*(ask() for _ in range(5 * AT_ONCE)))
-        assert (inside, most) == (0, AT_ONCE)
+        await asyncio.gather(*(ask(number) for number in range(40)))
+        assert (inside, most, served) == (0, 8, [*range(40)])
 
     asyncio.run(crowd())
 
 
 def test_who_finds_no_room_in_time_is_told_so() -> None:
     async def crowd() -> None:
-        world = AsyncWorld()
-        room, soon = Room(world, "etcd"), world.now() + 0.05
-        async with contextlib.AsyncExitStack() as inside:
-            for _ in range(AT_ONCE):
-                await inside.enter_async_context(room.entered(soon))
-            with pytest.raises(EngineUnavailable, match="no time left to ask etcd"):
-                await room.entered(soon).__aenter__()
-        async with room.entered(world.now() - 1.0):
-            pass
+        async with full_room(3) as room:
+            why = await room.enter(soon())
+            assert isinstance(why, EngineUnavailable)
+            assert "no time left to ask etcd" in str(why)
+            with pytest.raises(EngineUnavailable, match="others of this client came first"):
+                await room.entered(soon()).__aenter__()
+            room.leave()
+            async with room.entered(soon() - 1.0):
+                assert not room.enter_at_once()
+            assert room.enter_at_once()
 
     asyncio.run(crowd())
 
 
-@pytest.mark.parametrize("owner", [Taking, ZooKeeperEngine])
-def test_of_a_crowd_only_a_few_ask_the_server(owner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    take, inside, most = owner._take, 0, 0
+def test_a_place_that_comes_too_late_goes_to_the_next_one() -> None:
+    """Whoever is cancelled, or out of time, just when it is let in."""
 
-    async def counted(*arguments: Any) -> Any:
+    async def crowd() -> None:
+        async with full_room(1) as room:
+            cancelled = asyncio.create_task(room.enter(soon() + 30))
+            follows = asyncio.create_task(room.enter(soon() + 30))
+            await asyncio.sleep(0)
+            room.leave()
+            cancelled.cancel()
+            assert await asyncio.wait_for(follows, 5) is None
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            room.leave()
+            assert room.enter_at_once()
+
+    asyncio.run(crowd())
+
+
+def test_who_gives_up_leaves_no_place_taken() -> None:
+    async def crowd() -> None:
+        async with full_room(1) as room:
+            waiting = [asyncio.create_task(room.enter(soon() + 30)) for _ in range(3)]
+            await asyncio.sleep(0)
+            for one in waiting:
+                one.cancel()
+            await asyncio.wait(waiting)
+            room.leave()
+            assert room.enter_at_once()
+
+    asyncio.run(crowd())
+
+
+@pytest.mark.parametrize("kind", [EtcdEngine, ZooKeeperEngine])
+def test_of_a_crowd_only_a_few_ask_the_server(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    take, inside, most = kind.take, 0, 0
+
+    async def counted(*arguments: Any, **more: Any) -> Any:
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
         try:
-            return await take(*arguments)
+            return await take(*arguments, **more)
         finally:
             inside -= 1
 
     async def crowd(url: str) -> None:
         async with AsyncLeasehold(url) as locks:
             await locks.lock("warm").acquire()
-            monkeypatch.setattr(owner, "_take", counted)
-            leases = await asyncio.gather(*(locks.lock(f"name-{number}").acquire() for number in range(3 * AT_ONCE)))
-            assert len({lease.token for lease in leases}) == 3 * AT_ONCE
+            monkeypatch.setattr(kind, "take", counted)
+            leases = await asyncio.gather(*(locks.lock(f"name-{number}").acquire() for number in range(3 * FEW)))
+            assert len({lease.token for lease in leases}) == 3 * FEW
 
-    with running_etcd(tmp_path) if owner is Taking else running_zookeeper() as server:
+    with running_etcd(tmp_path) if kind is EtcdEngine else running_zookeeper() as server:
         asyncio.run(crowd(server.url))
-    assert most == AT_ONCE
+    assert most == FEW
+
+
+def test_a_lease_is_counted_from_when_it_was_asked_for_and_not_from_when_there_was_no_room_yet(tmp_path: Path) -> None:
+    """Else one that waits here for longer than its TTL would be granted leases, and believe in none of them."""
+    engine = SqliteFamily(lease_file(tmp_path / "leases.db"), "").blocking()
+
+    class Narrow:
+        entered_at, left = 0.0, False
+
+        def enter_at_once(self) -> bool:
+            return False
+
+        async def enter(self, until: float) -> None:
+            assert until - engine.world.now() == pytest.approx(5, abs=0.5)
+            await engine.world.sleep(0.01)
+            self.entered_at = engine.world.now()
+
+        def leave(self) -> None:
+            self.left = True
+
+    room, attempt = Narrow(), Attempt(Terms("n", ttl=3.0).want("a" * 32, "me"))
+    held = run_blocking(acquire(engine, attempt, wait=0.0, request_timeout=5.0, room=room))
+    assert held.valid_until >= room.entered_at + 3.0 - margin(3.0, 0.0)
+    assert room.left
+    run_blocking(engine.close())
+
+
+def test_a_forked_child_has_all_places(tmp_path: Path) -> None:
+    async def fill() -> None:
+        with running_etcd(tmp_path) as server:
+            locks = AsyncLeasehold(server.url)
+            locks.lock("n")
+            desk = locks._desk
+            assert desk._room is not None
+            while desk._room.enter_at_once():
+                pass
+            desk.forked()
+            assert sum(iter(desk._room.enter_at_once, False)) == FEW
+            await locks.close()
+
+    asyncio.run(fill())

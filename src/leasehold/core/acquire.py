@@ -7,7 +7,7 @@ its own holder. Whatever happens, `Attempt` knows whether something of ours may 
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from leasehold.core.engine import Busy, Engine, Grant, Incumbent, Suspect, Want
 from leasehold.core.held import REFUSED, RELEASED, Held, margin
@@ -33,6 +33,22 @@ class Attempt:
         self.want, self.exposed = want, False
         self.waiting: Waiting | None = None
         """What is known of an attempt that was not granted at once."""
+
+
+class Room(Protocol):
+    """Lets in a few callers at a time, where many who ask at once would be too many."""
+
+    def enter_at_once(self) -> bool:
+        """Be among the few, if there is a place."""
+        ...
+
+    async def enter(self, until: float) -> EngineUnavailable | None:
+        """Be among the few as soon as there is a place; or say, at `until`, that there was none."""
+        ...
+
+    def leave(self) -> None:
+        """Let another one in."""
+        ...
 
 
 class Backoff:
@@ -173,34 +189,42 @@ async def _at_once() -> None:
     """No time is to be passed."""
 
 
-async def acquire(engine: Engine, attempt: Attempt, *, wait: float, request_timeout: float) -> Held:
+async def acquire(
+    engine: Engine, attempt: Attempt, *, wait: float, request_timeout: float, room: Room | None = None
+) -> Held:
     """Take the name within `wait` seconds, or raise `NotAcquired`, or the engine's own error."""
     world, want = engine.world, attempt.want
     sent_at = world.now()
     give_up_at = sent_at + wait
     left = wait
     waiting: Waiting | None = None  # most are granted at once, and pay for nothing else
-    answer: Grant | Busy | EngineError
+    answer: Grant | Busy | EngineError | None
     while True:
-        was_exposed, attempt.exposed = attempt.exposed, True
-        within = (
-            min(request_timeout, max(left, SHORTEST_REQUEST)) if wait and left < request_timeout else request_timeout
-        )
-        try:
-            answer = await engine.take(
-                want,
-                until=sent_at + within,
-                # The place must outlast the wait: leaving it is what wakes the next one.
-                patience=max(left, 0.0) + SHORTEST_REQUEST + GRACE if wait else None,
-                suspect=waiting.suspect if waiting else None,
-            )
-        except EngineUnavailable as error:
-            answer, attempt.exposed = error, was_exposed
-        except OutcomeUnknown as error:
-            answer = error
-        except Misuse:
-            attempt.exposed = was_exposed  # it was not sent
-            raise
+        answer = None
+        if room is not None and not room.enter_at_once():
+            answer = await room.enter(sent_at + _request_time(wait, left, request_timeout))
+            sent_at = world.now()
+            left = give_up_at - sent_at
+        if answer is None:
+            was_exposed, attempt.exposed = attempt.exposed, True
+            try:
+                answer = await engine.take(
+                    want,
+                    until=sent_at + _request_time(wait, left, request_timeout),
+                    # The place must outlast the wait: leaving it is what wakes the next one.
+                    patience=max(left, 0.0) + SHORTEST_REQUEST + GRACE if wait else None,
+                    suspect=waiting.suspect if waiting else None,
+                )
+            except EngineUnavailable as error:
+                answer, attempt.exposed = error, was_exposed
+            except OutcomeUnknown as error:
+                answer = error
+            except Misuse:
+                attempt.exposed = was_exposed  # it was not sent
+                raise
+            finally:
+                if room is not None:
+                    room.leave()
         if isinstance(answer, Grant) and (held := _believed(engine, want, answer, sent_at)):
             return held
         waiting = waiting or Waiting(engine, attempt, wait, give_up_at)
@@ -213,6 +237,13 @@ async def acquire(engine: Engine, attempt: Attempt, *, wait: float, request_time
                 return held
         sent_at = world.now()
         left = give_up_at - sent_at
+
+
+def _request_time(wait: float, left: float, request_timeout: float) -> float:
+    """How long a request may take of one who wants to wait for so long, and has so much left of that."""
+    if wait and left < request_timeout:
+        return min(request_timeout, max(left, SHORTEST_REQUEST))
+    return request_timeout
 
 
 def _believed(engine: Engine, want: Want, grant: Grant, sent_at: float) -> Held | None:

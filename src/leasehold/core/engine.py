@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from leasehold.core.worlds import World
 
@@ -159,6 +159,12 @@ class Facts(NamedTuple):
     """For how long at most a place in the queue stays by itself, in seconds, where that is longer than a lease does."""
     hands_over: bool = False
     """Whether who waits may be granted the name without having asked again."""
+    takes_at_once: int | None = None
+    """How many tasks of one client may take names at the same time; None: as many as there are."""
+
+
+FEW: Final = 64
+"""For `Facts.takes_at_once`: enough to keep a server busy."""
 
 
 class Engine(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from leasehold.core.acquire import GRACE, SHORTEST_REQUEST, Attempt, acquire
+from leasehold.core.acquire import GRACE, SHORTEST_REQUEST, Attempt, Room, acquire
 from leasehold.core.engine import Engine
 from leasehold.core.held import RELEASED, Held
 from leasehold.errors import EngineError, LeaseholdError, NotAcquired
@@ -21,6 +21,7 @@ async def acquire_several(
     wait: float,
     request_timeout: float,
     keep: Callable[[Held], object],
+    room: Room | None = None,
 ) -> list[Held]:
     """Take every name, or none. `keep` is called with each lease at once, so that it lasts while others are awaited."""
     give_up_at = engine.world.now() + wait
@@ -28,7 +29,7 @@ async def acquire_several(
     try:
         for attempt in sorted(attempts, key=lambda one: one.want.name):
             left = max(give_up_at - engine.world.now(), SHORTEST_REQUEST) if wait else 0.0
-            held = await acquire(engine, attempt, wait=left, request_timeout=request_timeout)
+            held = await acquire(engine, attempt, wait=left, request_timeout=request_timeout, room=room)
             keep(held)
             held_by_now.append((attempt, held))
             _check_all(held_by_now)

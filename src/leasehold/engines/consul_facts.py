@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from leasehold.core.engine import Capability, Facts, Guarantee
+from leasehold.core.engine import FEW, Capability, Facts, Guarantee
 from leasehold.wires.consul_address import Address
 
 _CAPABILITIES: Final = frozenset(Capability) - {Capability.OVERTAKE, Capability.TOKEN_SURVIVES_DATA_LOSS}
@@ -52,4 +52,4 @@ _GUARANTEE: Final = Guarantee(
 
 def facts_of(address: Address) -> Facts:
     """Describe a cluster, before anything is sent to it."""
-    return Facts("consul", str(address), _CAPABILITIES, _GUARANTEE, address.least_ttl)
+    return Facts("consul", str(address), _CAPABILITIES, _GUARANTEE, address.least_ttl, takes_at_once=FEW)

@@ -109,10 +109,7 @@ class Taking:
             place = self._sessions.place_for(want, keys, self._world.now())
             attempt = Attempt(want, place, keys, patience, until)
             try:
-                if self._wire.room is None:
-                    return await self._take(attempt)
-                async with self._wire.room.entered(until):
-                    return await self._take(attempt)
+                return await self._take(attempt)
             except SessionGone as error:
                 for session in dict.fromkeys((place.home, place.session)):
                     if session.id is not None and not session.dead:

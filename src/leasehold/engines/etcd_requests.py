@@ -31,12 +31,11 @@ class Requests:
     def __init__(self, wire: Wire, sessions: Sessions, address: str) -> None:
         self._wire, self._sessions, self._address = wire, sessions, address
         self.world = wire.world
-        self.room = wire.room
-        """Where few may ask at the same time; None where all may."""
 
     def among_the_few(self, until: float) -> AbstractAsyncContextManager[None]:
-        """For as long as it is entered, the caller is among those who may ask at the same time."""
-        return contextlib.nullcontext() if self.room is None else self.room.entered(until)
+        """For as long as it is entered, the caller is among those who look at the same time."""
+        room = self._wire.room
+        return contextlib.nullcontext() if room is None else room.entered(until)
 
     async def ask(
         self, method: str, request: bytes, until: float, read: Callable[[bytes], T], place: Place | None = None

@@ -120,7 +120,6 @@ class Taking:
         self, requests: Requests, sessions: Sessions, world: World, keys_of: Callable[[str], layout.NameKeys]
     ) -> None:
         self._requests, self._sessions, self._world, self._keys_of = requests, sessions, world, keys_of
-        self._take_now = self._take if requests.room is None else self._take_in_room
 
     async def take(self, want: Want, patience: float | None, until: float) -> Grant | Busy:
         """Take the name, or say why not; with patience, queue."""
@@ -129,7 +128,7 @@ class Taking:
             keys = self._keys_of(want.name)
             place = self._sessions.place_for(want, keys, self._world.now())
             try:
-                return await self._take_now(Attempt(want, place, keys, patience, until))
+                return await self._take(Attempt(want, place, keys, patience, until))
             except LeaseGone as error:
                 waiting = self._sessions.waiting_for(want.ttl, self._world.now())
                 for session in dict.fromkeys((place.home, place.session, waiting)):
@@ -142,10 +141,6 @@ class Taking:
                     self._sessions.forget(want.holder)
                 raise
         raise AssertionError("the second of two tries returns or raises")
-
-    async def _take_in_room(self, attempt: Attempt) -> Grant | Busy:
-        async with self._requests.among_the_few(attempt.until):
-            return await self._take(attempt)
 
     async def _take(self, attempt: Attempt) -> Grant | Busy:
         place = attempt.place

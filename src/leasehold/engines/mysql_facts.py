@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Final
 
-from leasehold.core.engine import Capability, Facts, Guarantee
+from leasehold.core.engine import FEW, Capability, Facts, Guarantee
 from leasehold.core.table import PLACE_STAYS
 from leasehold.engines.sql_lease import LEAST_TTL
 from leasehold.engines.sql_session import SESSION_CAPABILITIES
@@ -99,7 +99,7 @@ LEAST_SESSION_TTL: Final = 1.0
 
 def lease_facts(address: str) -> Facts:
     """Describe leases in tables."""
-    return Facts("mysql", address, _CAPABILITIES, _LEASE, LEAST_TTL, place_stays=PLACE_STAYS)
+    return Facts("mysql", address, _CAPABILITIES, _LEASE, LEAST_TTL, place_stays=PLACE_STAYS, takes_at_once=FEW)
 
 
 def session_facts(address: str) -> Facts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any, Final
 
-from leasehold.core.engine import Capability, Facts, Guarantee
+from leasehold.core.engine import FEW, Capability, Facts, Guarantee
 from leasehold.core.table import PLACE_STAYS
 from leasehold.engines.sql_lease import LEAST_TTL
 from leasehold.engines.sql_session import SESSION_CAPABILITIES
@@ -96,7 +96,16 @@ _CAPABILITIES: Final = frozenset(Capability) - {Capability.TOKEN_SURVIVES_FAILOV
 
 def lease_facts(address: str) -> Facts:
     """Describe leases in tables."""
-    return Facts("postgresql", address, _CAPABILITIES, _LEASE, LEAST_TTL, place_stays=PLACE_STAYS, hands_over=True)
+    return Facts(
+        "postgresql",
+        address,
+        _CAPABILITIES,
+        _LEASE,
+        LEAST_TTL,
+        place_stays=PLACE_STAYS,
+        hands_over=True,
+        takes_at_once=FEW,
+    )
 
 
 def session_facts(address: str) -> Facts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from leasehold.core.engine import Capability, Facts, Guarantee
+from leasehold.core.engine import FEW, Capability, Facts, Guarantee
 
 LEAST_TTL: Final = 0.05
 CLOCK_ERROR: Final = 5.0
@@ -65,4 +65,4 @@ _GUARANTEE: Final = Guarantee(
 
 def facts_of(address: str) -> Facts:
     """Describe a quorum, before anything is sent to it."""
-    return Facts("redlock", address, _CAPABILITIES, _GUARANTEE, LEAST_TTL)
+    return Facts("redlock", address, _CAPABILITIES, _GUARANTEE, LEAST_TTL, takes_at_once=FEW)

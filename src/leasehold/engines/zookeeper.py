@@ -73,8 +73,7 @@ class ZooKeeperEngine:
         for _ in range(TRIES):
             place = self._places.place_for(want, self.world.now())
             try:
-                async with self._wire.room(until):
-                    answer = await self._take(place, patience, until)
+                answer = await self._take(place, patience, until)
                 if isinstance(answer, Grant):
                     self._places.got(place)
                 return answer

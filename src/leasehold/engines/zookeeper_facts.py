@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from leasehold.core.engine import Capability, Facts, Guarantee
+from leasehold.core.engine import FEW, Capability, Facts, Guarantee
 from leasehold.wires.zookeeper_address import Address
 
 LEAST_TTL: Final = 1.0
@@ -49,4 +49,4 @@ _GUARANTEE: Final = Guarantee(
 
 def facts_of(address: Address) -> Facts:
     """Describe an ensemble, before anything is sent to it."""
-    return Facts("zookeeper", str(address), _CAPABILITIES, _GUARANTEE, LEAST_TTL)
+    return Facts("zookeeper", str(address), _CAPABILITIES, _GUARANTEE, LEAST_TTL, takes_at_once=FEW)

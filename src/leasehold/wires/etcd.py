@@ -17,12 +17,13 @@ from typing import Any, Protocol, TypeAlias
 
 import grpc
 
+from leasehold.core.engine import FEW
 from leasehold.core.worlds import World
 from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from leasehold.wires import etcd_messages as messages
 from leasehold.wires.etcd_errors import LoggedOut
 from leasehold.wires.etcd_lines import GATE, Line, Lines, Metadata
-from leasehold.wires.room import Room
+from leasehold.wires.room import AsyncRoom
 from leasehold.worlds import AsyncWorld, BlockingWorld
 
 Call: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
@@ -46,8 +47,8 @@ class Wire(ABC):
     """One world's way to send requests to the cluster. Threads, or tasks of any event loop, may share it."""
 
     world: World
-    room: Room | None = None
-    """For tasks, of which there may be thousands; threads are few."""
+    room: AsyncRoom | None = None
+    """For tasks that look at what is before them, of which there may be thousands; threads are few."""
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
@@ -133,7 +134,7 @@ class AsyncWire(Wire):
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
         self.world = AsyncWorld()
-        self.room = Room(self.world, "etcd")
+        self.room = AsyncRoom(self.world, "etcd", FEW)
 
     async def _exchange(self, call: Call, request: bytes, seconds: float, metadata: Metadata) -> bytes:
         bell = _LoopBell()

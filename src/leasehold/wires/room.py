@@ -1,37 +1,66 @@
-"""A few tasks at a time: ten thousand that ask at once would have a server fall so far behind that none is served."""
+"""A few tasks at a time: ten thousand that ask at once would have a server fall so far behind that none is served.
+
+Nor would there be much left of this process's memory: each of them would keep all that a request takes.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator
-from typing import Final
 
 from leasehold.core.worlds import World
 from leasehold.errors import EngineUnavailable
-
-AT_ONCE: Final = 64
-"""So many tasks of one client take names at the same time; the others wait until one of these is answered."""
+from leasehold.wires.sockets_asyncio import AsyncBell
 
 
-class Room:
-    """For the tasks of one event loop."""
+class AsyncRoom:
+    """For the tasks of one event loop. Who leaves gives its place to the one that has waited longest."""
 
-    def __init__(self, world: World, server: str) -> None:
-        self._world, self._server, self._places = world, server, asyncio.Semaphore(AT_ONCE)
+    def __init__(self, world: World, server: str, places: int) -> None:
+        self._world, self._server, self._free = world, server, places
+        self._waiting: deque[AsyncBell] = deque()
+
+    def enter_at_once(self) -> bool:
+        """Be among the few, if a place is free."""
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
+    async def enter(self, until: float) -> EngineUnavailable | None:
+        """Be among the few as soon as one of them leaves; or say, at `until`, that none has."""
+        bell = AsyncBell(self._world)
+        self._waiting.append(bell)
+        entered = False
+        try:
+            entered = await bell.wait(until)
+        finally:
+            if not entered:
+                self._withdraw(bell)
+        if entered:
+            return None
+        return EngineUnavailable(f"there was no time left to ask {self._server}: others of this client came first")
 
     @contextlib.asynccontextmanager
     async def entered(self, until: float) -> AsyncIterator[None]:
-        """For as long as it is entered, the caller is among the few who ask the server at the same time."""
-        try:
-            full = self._places.locked()
-            async with asyncio.timeout(max(until - self._world.now(), 0.0)) if full else contextlib.nullcontext():
-                await self._places.acquire()
-        except TimeoutError:
-            raise EngineUnavailable(
-                f"there was no time left to ask {self._server}: others of this client came first"
-            ) from None
+        """For as long as it is entered, the caller is among the few."""
+        if not self.enter_at_once() and (why := await self.enter(until)) is not None:
+            raise why
         try:
             yield
         finally:
-            self._places.release()
+            self.leave()
+
+    def leave(self) -> None:
+        """Let another one in."""
+        if self._waiting:
+            self._waiting.popleft().ring()
+        else:
+            self._free += 1
+
+    def _withdraw(self, bell: AsyncBell) -> None:
+        try:
+            self._waiting.remove(bell)
+        except ValueError:  # it was just given a place, and has no use for it
+            self.leave()

@@ -6,14 +6,12 @@ still has it; what was sent before and not answered has an unknown outcome.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 import select
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from leasehold.core.worlds import World
@@ -90,10 +88,6 @@ class Wire(ABC, Generic[B]):
         self._sockets, self._endpoints = sockets, endpoints
         self._address = endpoints.address
         self.world: World = sockets.world
-
-    def room(self, until: float) -> AbstractAsyncContextManager[None]:  # noqa: ARG002 -- threads are few
-        """For as long as it is entered, the caller is among the few who take names at the same time."""
-        return contextlib.nullcontext()
 
     @abstractmethod
     def _station(self) -> Station:
@@ -288,16 +282,10 @@ class AsyncWire(Wire[Bell]):
         """Import asyncio only now: a blocking program never pays for it."""
         import asyncio
 
-        from leasehold.wires.room import Room
         from leasehold.wires.sockets_asyncio import AsyncSockets
 
         super().__init__(AsyncSockets(), endpoints)
         self._running_loop, self._current_task = asyncio.get_running_loop, asyncio.current_task
-        self._room = Room(self.world, "ZooKeeper")
-
-    def room(self, until: float) -> AbstractAsyncContextManager[None]:
-        """For as long as it is entered, the caller is among the few who take names at the same time."""
-        return self._room.entered(until)
 
     def _station(self) -> AbstractEventLoop:
         return self._running_loop()
