@@ -87,6 +87,7 @@ def handed_over(holder: Caller, waiter: Caller) -> tuple[Grant, Grant]:
 def test_who_has_just_asked_is_handed_the_name_with_a_higher_token(holder: Caller, waiter: Caller) -> None:
     before, handed = handed_over(holder, waiter)
     assert handed.token > before.token
+    assert holder.engine.facts.hands_over, "who is interrupted looks twice for what it may have left"
     status = holder.status()
     assert status.waiters == ()
     assert [(one.token, one.about) for one in status.holders] == [(handed.token, SECOND.about)]

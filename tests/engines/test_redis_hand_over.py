@@ -51,6 +51,7 @@ def test_who_has_just_asked_is_handed_the_name_with_a_higher_token(holder: Calle
     before, theirs, handed = next(found for found in tries if found[2] is not None)
     assert handed is not None
     assert handed.token > before.token
+    assert holder.engine.facts.hands_over, "who is interrupted looks twice for what it may have left"
     (held,) = waiter.status(theirs.name).holders
     assert held.token == handed.token
     assert 9.0 < held.expires_in <= 10.0

@@ -99,7 +99,16 @@ LEAST_SESSION_TTL: Final = 1.0
 
 def lease_facts(address: str) -> Facts:
     """Describe leases in tables."""
-    return Facts("mysql", address, _CAPABILITIES, _LEASE, LEAST_TTL, place_stays=PLACE_STAYS, takes_at_once=FEW)
+    return Facts(
+        "mysql",
+        address,
+        _CAPABILITIES,
+        _LEASE,
+        LEAST_TTL,
+        place_stays=PLACE_STAYS,
+        hands_over=True,
+        takes_at_once=FEW,
+    )
 
 
 def session_facts(address: str) -> Facts:
