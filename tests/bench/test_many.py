@@ -14,7 +14,7 @@ import pytest
 from leasehold import AsyncLeasehold, Leasehold, Lock
 from leasehold.bench import main, many
 from leasehold.bench.effort import QUICK, Run, Steps
-from leasehold.bench.places import Place, fresh_namespace, private_places, private_redis
+from leasehold.bench.places import ENGINES, Place, fresh_namespace, private_places, private_redis
 from leasehold.bench.report import BEGIN, END, markdown
 from leasehold.bench.results import Finding, Results, Row, Table
 
@@ -161,3 +161,15 @@ def test_a_task_keeps_no_request_while_it_comes_to_wait_on_redis() -> None:
 
     with private_redis() as url, Leasehold(url) as locks, locks.lock("n"):
         assert asyncio.run(bytes_each(url)) < 3000
+
+
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if not engine.endswith("+session")])
+def test_a_task_that_waits_takes_little_memory(engine: str) -> None:
+    """A session lock has a connection for each who waits, and is not for crowds."""
+    tasks, client_itself = 500, 250_000
+    crowd = dataclasses.replace(TINY, async_waiters=tasks * many.TRACED_LESS, reached_within=60.0)
+    with private_places([engine]) as (places, missing):
+        assert not missing, missing
+        figures, reached = many._waiting_tasks(Run(places, crowd, Steps()), places[0], True)
+    assert reached.count == tasks
+    assert figures[many.OBJECTS].value * tasks <= many.MOST_BYTES_A_WAITER * tasks + client_itself
