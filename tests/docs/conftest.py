@@ -1,4 +1,4 @@
-"""Servers for the pages that speak of one: a fixture docs_<engine>_url for each LEASEHOLD_DOCS_<ENGINE>_URL."""
+"""Servers for the pages that speak of one: a fixture docs_<engine>_url for each of the addresses in `test_pages`."""
 
 from __future__ import annotations
 

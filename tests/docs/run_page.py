@@ -3,13 +3,17 @@
 Python blocks share one namespace; one with ``title="worker.py"`` is saved as that file instead, as the reader is asked
 to. In a ``console`` block, each line that starts with ``$ `` is a command that must
 succeed, or exit as the following ``[exit N]`` line says. Tracebacks name the line of the page.
+
+Addresses of servers are those that a reader is likely to have; here others answer, which are put in their place.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,10 +67,17 @@ def commands_of(block: Block) -> list[tuple[str, int]]:
     return [(command, code) for command, code in commands if not NOT_RUN.match(command)]
 
 
-def run(path: Path) -> None:
+def readdressed(page: str, servers: Mapping[str, str]) -> str:
+    """The page with the addresses of these servers."""
+    for address, instead in servers.items():
+        page = page.replace(address, instead)
+    return page
+
+
+def run(path: Path, servers: Mapping[str, str]) -> None:
     """Run the page; any failure ends with a traceback."""
     namespace: dict[str, object] = {"__name__": "__page__"}
-    for block in blocks_of(path.read_text()):
+    for block in blocks_of(readdressed(path.read_text(), servers)):
         if block.title is not None:
             Path(block.title).parent.mkdir(parents=True, exist_ok=True)
             Path(block.title).write_text(block.text)
@@ -82,4 +93,4 @@ def run(path: Path) -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path.cwd()))  # what the page saves as a file, it can import
-    run(Path(sys.argv[1]))
+    run(Path(sys.argv[1]), json.loads(sys.argv[2]))
