@@ -65,7 +65,7 @@ class _Client(ABC):
         self._most_waiters = most_waiters
         self._family: EngineFamily = open_family(on, namespace=check_namespace(namespace), label=self._label)
         self._desk_now: Desk | None = None
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()  # a signal handler may come by here, too
         _open_clients.add(self)
 
     @property
@@ -107,7 +107,7 @@ class _Client(ABC):
         watching.broken(self.facts, name, token, self.about, because)
 
     def _forked(self) -> None:
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()
         if self._desk_now is not None:
             self._desk_now.forked()
 

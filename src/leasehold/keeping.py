@@ -70,9 +70,11 @@ class KeeperThread:
 
     def __init__(self, family: EngineFamily) -> None:
         self._family = family
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()  # a signal handler may come by here, too
         self._thread: threading.Thread | None = None
         self._keeper: Keeper | None = None
+        self._gave_back = threading.Event()
+        """Set when a keeper that is closed asks the engine for nothing any more."""
         self.belongs_to: object = None
         """Whose fork and exit handlers reach this keeper: they must live for as long as any of its leases."""
 
@@ -104,12 +106,20 @@ class KeeperThread:
                 notes = KeeperNotes(self._family.facts)
                 keeper = Keeper(BlockingWorld(), LoopAlarm, notes.lost, notes)
                 # The thread must not keep its client alive: one that nobody can reach any more takes it along.
-                run = (keeper, self._family, weakref.ref(self))
-                self._thread = threading.Thread(target=_run, args=run, name="leasehold-keeper", daemon=True)
-                self._thread.start()
+                gave_back = threading.Event()
+                run = (keeper, self._family, weakref.ref(self), gave_back)
+                thread = threading.Thread(target=_run, args=run, name="leasehold-keeper", daemon=True)
+                thread.start()
                 weakref.finalize(self, keeper.close).atexit = False
-                self._keeper = keeper
+                return self._adopt(keeper, thread, gave_back)
             return self._keeper
+
+    def _adopt(self, keeper: Keeper, thread: threading.Thread, gave_back: threading.Event) -> Keeper:
+        if self._keeper is not None:  # a signal handler has started one meanwhile
+            keeper.close()
+            return self._keeper
+        self._keeper, self._thread, self._gave_back = keeper, thread, gave_back
+        return keeper
 
     def died(self, keeper: Keeper) -> None:
         """Start another one when it is needed next."""
@@ -117,25 +127,30 @@ class KeeperThread:
             self._keeper = None
 
     def close(self, timeout: float) -> None:
-        """Give back what is still to be given back, and end the thread."""
+        """Give back what is still to be given back, and end the thread; who still holds is told when that is over."""
         keeper, thread = self._keeper, self._thread
         self._keeper = self._thread = None
-        if keeper is not None and thread is not None:
-            keeper.close()
-            if thread is not threading.current_thread():
-                thread.join(timeout)
+        if keeper is None or thread is None:
+            return
+        keeper.close()
+        if thread is threading.current_thread():
+            return
+        if keeper.leases:  # until they have run out, it has something to tell
+            self._gave_back.wait(timeout)
+        else:
+            thread.join(timeout)
 
     def forked(self) -> None:
         """In a forked child there is no such thread: forget it, and start another when needed."""
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
         self._keeper = self._thread = None
 
 
-def _run(keeper: Keeper, family: EngineFamily, thread: weakref.ref[KeeperThread]) -> None:
+def _run(keeper: Keeper, family: EngineFamily, thread: weakref.ref[KeeperThread], gave_back: threading.Event) -> None:
     with importing:
         import asyncio
     try:
-        asyncio.run(_loops(keeper, family))
+        asyncio.run(_loops(keeper, family, gave_back))
     except Exception:  # noqa: BLE001 -- whatever it was: every holder is told
         log().exception("the keeper stopped unexpectedly; every lease that it kept is reported as lost")
     finally:
@@ -146,20 +161,22 @@ def _run(keeper: Keeper, family: EngineFamily, thread: weakref.ref[KeeperThread]
             keeper.died()
 
 
-async def _loops(keeper: Keeper, family: EngineFamily) -> None:
+async def _loops(keeper: Keeper, family: EngineFamily, gave_back: threading.Event) -> None:
     import asyncio
 
     with importing:
         engine = family.asyncio()
     if isinstance(engine, TellsLosses):
         engine.when_lost(keeper.revoked)
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(keeper.watch_deadlines())
-            group.create_task(keeper.renew(engine))
-            group.create_task(keeper.clean_up(engine))
-    finally:
-        await engine.close()
+    async with asyncio.TaskGroup() as watching_over:
+        watching_over.create_task(keeper.watch_deadlines())
+        try:
+            async with asyncio.TaskGroup() as asking:
+                asking.create_task(keeper.renew(engine))
+                asking.create_task(keeper.clean_up(engine))
+        finally:
+            await engine.close()
+            gave_back.set()
 
 
 def tell(held: Held) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
-from collections.abc import Coroutine
-from types import TracebackType
+from collections.abc import Coroutine, Iterator
+from types import CodeType, FrameType, TracebackType
 from typing import Any, Generic, TypeVar
 
 from leasehold.core.acquire import Attempt
 from leasehold.core.worlds import run_blocking
 from leasehold.desk import Desk
-from leasehold.errors import NotAcquired, quoted
+from leasehold.errors import Misuse, NotAcquired, quoted
 from leasehold.lease import BY_HAND, AsyncLease, Lease, LeaseView
 from leasehold.settings import Terms
 from leasehold.several import AsyncLeases, Leases
@@ -24,14 +25,23 @@ H = TypeVar("H", Lease, Leases)
 A = TypeVar("A", AsyncLease, AsyncLeases)
 
 
+Where = tuple[int, CodeType]
+"""Which ``with`` statement it is: the frame that it runs in, which is the same when it is left, in whatever thread."""
+
+
 class _Block(Generic[L]):
     """A ``with`` block under way, and the lease (or leases) that it holds."""
 
-    __slots__ = ("__weakref__", "entry", "lease", "outer", "over")
+    __slots__ = ("__weakref__", "caller", "entry", "lease", "outer", "over", "where")
 
-    def __init__(self, lease: L, entry: str | None) -> None:
+    def __init__(self, lease: L, entry: str | None, frame: FrameType) -> None:
         self.lease, self.entry, self.over = lease, entry, False
+        self.where, self.caller = _where(frame), 0
         self.outer: _Block[L] | None = None
+
+
+def _where(frame: FrameType) -> Where:
+    return id(frame), frame.f_code
 
 
 class _Entered(dict[int, _Block[L]], Generic[L]):
@@ -43,14 +53,40 @@ class _Entered(dict[int, _Block[L]], Generic[L]):
     __slots__ = ()
 
     def enter(self, caller: int, block: _Block[L]) -> None:
-        block.outer = self.get(caller)
+        block.caller, block.outer = caller, self.get(caller)
         self[caller] = block
 
-    def innermost(self, caller: int) -> _Block[L]:
-        block = self[caller]
-        while block.over and block.outer is not None:
-            block = block.outer
-        return block
+    def left(self, caller: int, frame: FrameType) -> _Block[L]:
+        """The block that is being left.
+
+        A generator may be closed by another thread or task than the one that began it, which may be in a block of its
+        own; so the statement counts, and the caller only where that does not tell, as with an ExitStack.
+        """
+        where, block = _where(frame), self.get(caller)
+        if block is not None and not block.over and block.where == where:
+            return block
+        under_way = list(self.under_way())
+        for one in under_way:
+            if one.where == where:
+                return one
+        for one in under_way:
+            if one.caller == caller:
+                return one
+        if len(under_way) == 1:
+            return under_way[0]
+        raise Misuse(
+            "this block is left in another thread or task than it was entered in, and which of several it is cannot be "
+            "told; use lease = lock.acquire() and lease.release() there, or a lock of its own for each block"
+        )
+
+    def under_way(self) -> Iterator[_Block[L]]:
+        """All blocks, the innermost of each caller first."""
+        for innermost in list(self.values()):
+            block: _Block[L] | None = innermost
+            while block is not None:
+                if not block.over:
+                    yield block
+                block = block.outer
 
     def tidy(self, caller: int) -> None:
         block = self.get(caller)
@@ -68,25 +104,27 @@ class _BlockingBlocks(Generic[H]):
     __slots__ = ()
     _entered: _Entered[H]
 
+    def _drop(self, block: _Block[H]) -> None:
+        """The block ends, whatever happened, and nobody may go on renewing for it."""
+        block.over = True
+        block.lease._drop(block.entry)
+        self._entered.tidy(block.caller)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release. A loss is raised, unless the body raised: then it is added to that error as a note."""
         block = None
         try:
-            caller = threading.get_ident()
-            block = self._entered.innermost(caller)
+            block = self._entered.left(threading.get_ident(), sys._getframe(1))
             block.over = True
             block.lease._leave(block.entry, error)
-            self._entered.tidy(caller)
-        except Exception:
-            self._entered.tidy(threading.get_ident())
+            self._entered.tidy(block.caller)
+        except Misuse:
             raise
         except BaseException:
-            # A signal: the block ends all the same, and nobody may go on renewing for it.
-            block = block or self._entered.innermost(threading.get_ident())
-            block.over = True
-            block.lease._drop(block.entry)
+            # It was lost, or cannot be given back; or a signal came, and who knows what it has kept from being done.
+            self._drop(block or self._entered.left(threading.get_ident(), sys._getframe(1)))
             raise
 
 
@@ -100,10 +138,9 @@ class _AsyncBlocks(Generic[A]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release. A loss is raised, unless the body raised: then it is added to that error as a note."""
-        caller = id(_current_task())
-        block = self._entered.innermost(caller)
+        block = self._entered.left(id(_current_task()), sys._getframe(1))
         block.over = True
-        self._entered.tidy(caller)
+        self._entered.tidy(block.caller)
         await block.lease._leave(block.entry, error)
 
 
@@ -204,7 +241,7 @@ class Lock(_BlockingBlocks[Lease], _Named):
                 lease = self._take(attempt, terms.wait, "")
             else:
                 lease = run_blocking(self._desk.hold(terms, attempt, terms.wait, Lease))
-            block = _Block(lease, attempt.want.holder)
+            block = _Block(lease, attempt.want.holder, sys._getframe(1))
             if not terms.reentrant:
                 # The block is what holds it, and lives no longer than its lock: who still has the lease only looks.
                 lease._held.owner = weakref.ref(block)
@@ -271,7 +308,7 @@ class AsyncLock(_AsyncBlocks[AsyncLease], _Named):
             raise
         if self._terms.on_lost == "cancel":
             lease.cancel_body_when_lost()
-        self._entered.enter(id(_current_task()), _Block(lease, attempt.want.holder))
+        self._entered.enter(id(_current_task()), _Block(lease, attempt.want.holder, sys._getframe(1)))
         return lease
 
 
@@ -307,25 +344,25 @@ class Several(_BlockingBlocks[Leases], _Names):
 
     def acquire(self) -> Leases:
         """Take all names within the wait, or raise `NotAcquired` that names the one that was not free."""
-        return self._guarded(self._wait, None)
+        return self._guarded(self._wait)
 
     def try_acquire(self) -> Leases | None:
         """Take all names if they are free now; None if one is not."""
         try:
-            return self._guarded(0.0, None)
+            return self._guarded(0.0)
         except NotAcquired:
             return None
 
-    def _guarded(self, wait: float, entered: _Entered[Leases] | None) -> Leases:
+    def _guarded(self, wait: float, frame: FrameType | None = None) -> Leases:
         attempts = self._attempts()
         block = None
         try:
             leases = Leases(run_blocking(self._desk.hold_several(self._terms, attempts, wait, Lease)))
-            if entered is not None:
-                block = _Block(leases, None)
+            if frame is not None:
+                block = _Block(leases, None, frame)
                 for lease in leases:
                     lease._held.owner = weakref.ref(block)
-                entered.enter(threading.get_ident(), block)
+                self._entered.enter(threading.get_ident(), block)
             return leases
         except BaseException as error:
             if block is not None:
@@ -335,7 +372,7 @@ class Several(_BlockingBlocks[Leases], _Names):
 
     def __enter__(self) -> Leases:
         """Hold all names until the end of the block."""
-        return self._guarded(self._wait, self._entered)
+        return self._guarded(self._wait, sys._getframe(1))
 
 
 class AsyncSeveral(_AsyncBlocks[AsyncLeases], _Names):
@@ -372,7 +409,7 @@ class AsyncSeveral(_AsyncBlocks[AsyncLeases], _Names):
         for lease in leases:
             if self._terms[lease.name].on_lost == "cancel":
                 lease.cancel_body_when_lost()
-        self._entered.enter(id(_current_task()), _Block(leases, None))
+        self._entered.enter(id(_current_task()), _Block(leases, None, sys._getframe(1)))
         return leases
 
 

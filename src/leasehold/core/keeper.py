@@ -121,7 +121,7 @@ class Keeper:
         self._chore_alarm.ring()
 
     def close(self) -> None:
-        """Let the loops end once nothing is left to give back."""
+        """Renew nothing any more, and end once nothing is left to give back, or to be told of."""
         self.closing = True
         for alarm in (self._deadline_alarm, self._renew_alarm, self._chore_alarm):
             alarm.ring()
@@ -134,9 +134,9 @@ class Keeper:
                 self._tell(held)
 
     async def watch_deadlines(self) -> None:
-        """Tell each holder whose lease is lost, within the resolution of the clock."""
+        """Tell each holder whose lease is lost, within the resolution of the clock; also after closing."""
         idle = 0
-        while not self.closing:
+        while self._leases or not self.closing:
             self._looks_at_deadlines_at = LOOKING
             earliest, now = None, self._world.now()
             for held in self.leases:

@@ -47,6 +47,8 @@ class SimKeeping(keeping.KeeperThread):
     def stop(self) -> None:
         """End the loops; there is no thread to wait for."""
         if self._keeper is not None:
+            for held in self._keeper.leases:  # whose process ends: nobody is there to be told
+                self._keeper.forget(held)
             self._keeper.close()
 
 
