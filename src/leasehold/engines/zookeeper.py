@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from leasehold.core.engine import Busy, Grant, Incumbent, NameStatus, Purpose, Renewal, Suspect, Want
 from leasehold.core.worlds import World
@@ -248,64 +248,67 @@ class ZooKeeperEngine:
 
     # Waiting
 
-    async def wait(self, want: Want, until: float) -> None:
-        """Return when what stands before the asker is gone; meanwhile keep the session of waiters alive."""
+    def wait(self, want: Want, until: float) -> Coroutine[Any, Any, None]:
+        """To be awaited: returns when what stands before the asker is gone; keeps the session of waiters alive.
+
+        It is no coroutine of its own: each of thousands of waiting tasks would keep one.
+        """
         place = self._places.known(want.holder)
         if place is None or place.blockade is None or place.session is None:
-            await self._pause(until)
-            return
-        session = place.session
-        blockade: Blockade | None = place.blockade
+            return self._pause(until)
         if place.lease.line is not None:  # whose turn it is needs the processor more
             place.lease.line.lookout.doze()
+        return self._wait(place, place.session, until)
+
+    async def _wait(self, place: Place, session: Session, until: float) -> None:
+        """Whatever stays while one waits is here, in one coroutine, and as little as can be."""
         try:
-            while blockade is not None and await self._goes(place, blockade, session, until):
-                blockade = place.blockade  # who stood before it has its turn now, and is waited for where it moved to
+            while place.blockade is not None:
+                watch = Watch(self._nodes.folder(place.want.name), place.blockade.names, place.blockade.may_stay)
+                try:
+                    token = await self._look(place, place.blockade, watch, session, until)
+                    line = watch.line
+                    assert line is not None
+                    while not watch.done:
+                        try:  # whoever reads pings, for all the others
+                            await self._wire.listen(line, watch, min(until, _ping_at(line, session)), until)
+                        finally:
+                            self._wire.listened(line, watch)
+                        if not watch.done:
+                            if self.world.now() >= until:
+                                return
+                            await self._keep_alive(line, session, until)
+                finally:
+                    if watch.line is not None:
+                        watch.line.unwatch(watch)
+                place.unblocked(token)  # who stood before it may have its turn now, and is waited for where it moved to
         except EngineError:
             await self._pause(until)  # whoever asks again meets the error
 
-    async def _goes(self, place: Place, blockade: Blockade, session: Session, until: float) -> bool:
-        """Whether the nodes that are in the way are gone by then; notes what is after them, if that is known."""
-        folder, seen = self._nodes.folder(place.want.name), blockade.seen()
-        paths = [f"{folder}/{name}" for name in blockade.names]
-        watch, then = Watch(paths, blockade.may_stay), None
+    async def _look(self, place: Place, blockade: Blockade, watch: Watch, session: Session, until: float) -> int | None:
+        """Look at the nodes that are in the way, and have them watched; returns the token of one that is there."""
+        seen, token = blockade.seen(), None
         # How often nodes were moved comes first: what moves later than that is noticed.
-        looks = [messages.exists(folder)] if seen != blockade else []
-        looks += [messages.get_data(path, watch=True) for path in paths]
-        try:
-            replies = await self._wire.ask(session, looks, until, watch)
-            for path, reply in zip(paths, replies[-len(paths) :], strict=True):
-                if reply.error != OK:
-                    watch.gone(path)
-                elif seen != blockade:
-                    place.blockade = blockade = seen
-                    place.version = self._nodes.stat_in(replies[0]).version
-                else:
-                    then = blockade.after(self._nodes.data_in(reply)[1].created)
-            assert watch.line is not None
-            if not await self._listen(watch.line, watch, session, until):
-                return False
-        finally:
-            if watch.line is not None:
-                watch.line.unwatch(watch)
-        place.is_next, place.blockade = blockade.is_all and place.want.mode == "exclusive", then
-        return True
+        looks = [messages.exists(watch.folder)] if seen != blockade else []
+        looks += [messages.get_data(f"{watch.folder}/{name}", watch=True) for name in watch.names]
+        replies = await self._wire.ask(session, looks, until, watch)
+        for name, reply in zip(watch.names, replies[-len(watch.names) :], strict=True):
+            if reply.error != OK:
+                watch.gone(name)
+            elif seen != blockade:
+                place.blockade, place.version = seen, self._nodes.stat_in(replies[0]).version
+            else:
+                token = self._nodes.data_in(reply)[1].created
+        return token
 
-    async def _listen(self, line: Line, watch: Watch, session: Session, until: float) -> bool:
-        while True:
-            # Whoever reads pings, for all the others.
-            ping_at = min(until, line.sent_at + session.timeout * PINGED)
-            if await self._wire.hear(line, watch, ping_at, resting=until):
-                return True
-            now = self.world.now()
-            if now >= until:
-                return False
-            if now - line.heard_at > session.timeout * HEARD:
-                line.fail("it was silent for too long")
-            if now >= line.sent_at + session.timeout * PINGED or line.failure is not None:
-                line.ping(now)  # which says why, if it has failed
-                # One that gave up, and could not say so, would else stand before this one for as long as it waits.
-                await self._pay_debts(session, min(until, now + session.timeout * PINGED))
+    async def _keep_alive(self, line: Line, session: Session, until: float) -> None:
+        now = self.world.now()
+        if now - line.heard_at > session.timeout * HEARD:
+            line.fail("it was silent for too long")
+        if now >= _ping_at(line, session) or line.failure is not None:
+            line.ping(now)  # which says why, if it has failed
+            # One that gave up, and could not say so, would else stand before this one for as long as it waits.
+            await self._pay_debts(session, min(until, now + session.timeout * PINGED))
 
     async def _pause(self, until: float) -> None:
         """Do not ask again at once, for a watch that does not work would else become a busy loop."""
@@ -458,6 +461,10 @@ class ZooKeeperEngine:
     def forked(self) -> None:
         """Let go of what belongs to the parent: connections, sessions, places."""
         self._family.forked()
+
+
+def _ping_at(line: Line, session: Session) -> float:
+    return line.sent_at + session.timeout * PINGED
 
 
 def _incumbent(place: Place) -> Incumbent | None:

@@ -36,7 +36,7 @@ class Nodes:
 
     def folder(self, name: str) -> str:
         """Where the nodes of a name are."""
-        return f"{self.space}/{layout.encoded(name)}"
+        return layout.folder(self.space, name)
 
     def refused(self, reply: Reply, asking: str) -> EngineError:
         """The error for a reply that is one."""

@@ -90,6 +90,13 @@ class Place:
         self.node, self.token, self.session = node, token, session
         self.is_next, self.blockade = False, None
 
+    def unblocked(self, token: int | None) -> None:
+        """What it waited for is gone; `token` is that of the node that it was, if one was seen."""
+        blockade = self.blockade
+        if blockade is not None:
+            self.is_next = blockade.is_all and self.want.mode == "exclusive"
+            self.blockade = blockade.after(token) if token is not None else None
+
     @property
     def waits(self) -> bool:
         """Whether its node hangs where those of waiters do."""

@@ -43,6 +43,12 @@ def encoded(text: str) -> str:
     return quote(text, safe="") or "%"
 
 
+@functools.lru_cache(maxsize=1024)
+def folder(space: str, name: str) -> str:
+    """Where the nodes of a name are; the same text for all who wait for it."""
+    return f"{space}/{encoded(name)}"
+
+
 def decoded(part: str) -> str | None:
     """The text that a part of a path stands for; None when it is not one of ours."""
     text = "" if part == "%" else unquote(part, errors="replace")
@@ -88,7 +94,7 @@ def queue_in(names: Iterable[str]) -> list[Node]:
 class Blockade(NamedTuple):
     """Why an attempt must wait: until so few of these nodes are left."""
 
-    names: frozenset[str]
+    names: tuple[str, ...]
     may_stay: int
     is_all: bool
     """Whether nothing else will be in the way then."""
@@ -100,22 +106,22 @@ class Blockade(NamedTuple):
 
         `token` is that of the node. It may as well have given up: so what it would have moved to has to be seen.
         """
-        node = node_in(next(iter(self.names)))
+        node = node_in(self.names[0])
         if self.is_all or not self.is_next_to or node is None or node.token is not None:
             return None
-        return self._replace(names=frozenset((moved(node, token),)))
+        return self._replace(names=(moved(node, token),))
 
     def seen(self) -> Blockade:
         """The one node is there. Who wants a name for itself alone moves up only when nobody is before it any more."""
-        node = node_in(next(iter(self.names)))
+        node = node_in(self.names[0])
         moved_up = node is not None and node.mode == "exclusive" and node.token is not None
-        return self._replace(is_all=self.is_all or (self.is_next_to and moved_up))
+        return self._replace(is_all=True) if self.is_next_to and moved_up and not self.is_all else self
 
 
 def behind(ahead: Node, node: Node) -> Blockade:
     """An exclusive lease waits for another one before it. Numbers tell whether somebody came between the two."""
     is_next_to = 0 <= ahead.number == node.number - 1 < LAST_NUMBER - 1
-    return Blockade(frozenset((ahead.name,)), 0, is_all=False, is_next_to=is_next_to)
+    return Blockade((ahead.name,), 0, is_all=False, is_next_to=is_next_to)
 
 
 def blockade(mode: Mode, limit: int, before: Sequence[Node]) -> Blockade | None:
@@ -126,12 +132,12 @@ def blockade(mode: Mode, limit: int, before: Sequence[Node]) -> Blockade | None:
     """
     others = [one.name for one in before if mode == "exclusive" or one.mode != mode]
     if others and mode == "permit":
-        return Blockade(frozenset(others), 0, is_all=False)
+        return Blockade(tuple(others), 0, is_all=False)
     if others:
         is_next_to = others[-1] == before[-1].name
-        return Blockade(frozenset(others[-1:]), 0, is_all=len(others) == 1, is_next_to=is_next_to)
+        return Blockade((others[-1],), 0, is_all=len(others) == 1, is_next_to=is_next_to)
     if mode == "permit" and len(before) >= limit:
-        return Blockade(frozenset(one.name for one in before), limit - 1, is_all=True)
+        return Blockade(tuple(one.name for one in before), limit - 1, is_all=True)
     return None
 
 

@@ -24,7 +24,7 @@ def lowest_watched() -> list[Edit]:
     return [
         edit(
             zookeeper_queue.blockade,
-            ("frozenset(others[-1:]), 0, is_all=len(others) == 1", "frozenset(others[:1]), 0, is_all=True"),
+            ("(others[-1],), 0, is_all=len(others) == 1", "(others[0],), 0, is_all=True"),
         )
     ]
 
@@ -73,7 +73,7 @@ def token_of_the_move() -> list[Edit]:
 @_caught_by("turns", "liveness")
 def gone_before_it_was_watched() -> list[Edit]:
     """Who asks to be told of a node that is gone already waits for news that never come."""
-    return [edit(zookeeper.ZooKeeperEngine._goes, ("if reply.error != OK:", "if False:"))]
+    return [edit(zookeeper.ZooKeeperEngine._look, ("if reply.error != OK:", "if False:"))]
 
 
 @_caught_by("liveness")
@@ -81,7 +81,7 @@ def ghost_of_one_that_gave_up() -> list[Edit]:
     """A waiter that gave up while nobody answered leaves its node to the session, which other waiters keep alive."""
     return [
         edit(
-            zookeeper.ZooKeeperEngine._listen,
+            zookeeper.ZooKeeperEngine._keep_alive,
             ("await self._pay_debts(session, min(until, now + session.timeout * PINGED))", ""),
         )
     ]
@@ -145,10 +145,10 @@ def stranger_in_between() -> list[Edit]:
 @_caught_by("exclusion", "told", "given")
 def gave_up_taken_for_moved_up() -> list[Edit]:
     """A node is gone, and so is what it would have moved to: taken for one that had its turn, it may have given up."""
-    believed = "watch.gone(path); blockade = seen; place.version = self._nodes.stat_in(replies[0]).version"
+    believed = "watch.gone(name); place.blockade = seen; place.version = self._nodes.stat_in(replies[0]).version"
     return [
         edit(zookeeper.ZooKeeperEngine._stands_still, (" or other.error != OK", "")),
-        edit(zookeeper.ZooKeeperEngine._goes, ("watch.gone(path)", believed)),
+        edit(zookeeper.ZooKeeperEngine._look, ("watch.gone(name)", believed)),
     ]
 
 

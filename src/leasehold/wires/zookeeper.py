@@ -11,7 +11,7 @@ import random
 import select
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from leasehold.core.worlds import World
@@ -35,6 +35,8 @@ from leasehold.wires.zookeeper_session import Session
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
+
+    from leasehold.wires.zookeeper_rests import Rests
 
 B = TypeVar("B", bound=Bell | PipeBell)
 
@@ -148,25 +150,32 @@ class Wire(ABC, Generic[B]):
             self._endpoints.failed(line.endpoint)
         return _lost(line, line.failure or "it took too long", requests)
 
-    async def hear(self, line: Line, listener: Listener, until: float, *, resting: float = 0.0) -> bool:
-        """Whether what the listener waits for has come by then; if not, the line may have failed.
-
-        While somebody else reads, it may come back as late as `resting`.
-        """
-        station, who, bell = self._station(), self._caller(), self._reading_bell(line)
-        while not listener.done and line.failure is None:
-            now = self.world.now()
-            if now >= until:
-                return False
+    async def hear(self, line: Line, listener: Listener, until: float) -> bool:
+        """Whether what the listener waits for has come by then; if not, the line may have failed."""
+        while not listener.done and line.failure is None and self.world.now() < until:
             try:
-                if line.begin_reading(station, who, now, bell.ring):
-                    await self._read(line, listener, bell, min(until, now + LONGEST_REST))
-                else:
-                    rest = LONGEST_REST * max(line.resting_in(station) / LOOKS, 1.0)
-                    await self._rest(line, listener, station, min(max(until, resting), now + rest))
+                await self.listen(line, listener, until, until)
             finally:
-                line.end_reading(station, who)
+                self.listened(line, listener)
         return listener.done
+
+    def listen(self, line: Line, listener: Listener, reads_until: float, rests_until: float) -> Awaitable[object]:
+        """To be awaited: returns when what the listener waits for has come, or for nothing, when one looks around.
+
+        While somebody else reads, it rests. It is no coroutine of its own: each of thousands who rest would keep one.
+        `listened` has to follow, whatever happens.
+        """
+        station, bell, now = self._station(), self._reading_bell(line), self.world.now()
+        if line.begin_reading(station, self._caller(), now, bell.ring):
+            return self._read(line, listener, bell, min(reads_until, now + LONGEST_REST))
+        rest = LONGEST_REST * max(line.resting_in(station) / LOOKS, 1.0)
+        return self._rest(line, listener, station, min(rests_until, now + rest))
+
+    def listened(self, line: Line, listener: Listener) -> None:
+        """Let somebody else read, if it was the caller who did; or rest no more."""
+        station = self._station()
+        line.end_resting(station, listener)
+        line.end_reading(station, self._caller())
 
     async def _read(self, line: Line, listener: Listener, bell: B, until: float) -> None:
         """Read for everybody, until the listener has what it waits for."""
@@ -175,14 +184,12 @@ class Wire(ABC, Generic[B]):
                 return
             line.receive(self.world.now(), self._station())
 
-    async def _rest(self, line: Line, listener: Listener, station: Station, until: float) -> None:
-        """Wait while somebody else reads."""
+    def _rest(self, line: Line, listener: Listener, station: Station, until: float) -> Awaitable[object]:
+        """To be awaited: returns when the listener is rung, or at `until`."""
         bell = listener.bell = self._sockets.bell()
-        try:
-            if line.begin_resting(station, listener):
-                await bell.wait(until)
-        finally:
-            line.end_resting(station, listener)
+        if not line.begin_resting(station, listener):
+            bell.ring()
+        return bell.wait(until)
 
     # Connecting
 
@@ -283,9 +290,12 @@ class AsyncWire(Wire[Bell]):
         import asyncio
 
         from leasehold.wires.sockets_asyncio import AsyncSockets
+        from leasehold.wires.zookeeper_rests import Rests
 
         super().__init__(AsyncSockets(), endpoints)
         self._running_loop, self._current_task = asyncio.get_running_loop, asyncio.current_task
+        self._new_rests = Rests
+        self._rests: Rests | None = None
 
     def _station(self) -> AbstractEventLoop:
         return self._running_loop()
@@ -296,7 +306,18 @@ class AsyncWire(Wire[Bell]):
     def _reading_bell(self, line: Line) -> Bell:  # noqa: ARG002 -- tasks need no pipe
         return self._sockets.bell()
 
+    def _rest(self, line: Line, listener: Listener, station: Station, until: float) -> Awaitable[object]:
+        loop, rests = self._running_loop(), self._rests
+        if rests is None or rests.loop is not loop:
+            rests = self._rests = self._new_rests(loop, self.world)
+        rest = listener.bell = rests.begin(until)
+        if not line.begin_resting(station, listener):
+            rest.ring()
+        return rest
+
     async def _ready(self, line: Line, bell: Bell, until: float) -> bool:
+        if self._rests is not None:
+            self._rests.look()
         loop, socket = self._running_loop(), line.socket
         loop.add_reader(socket, bell.ring)
         if more := line.has_more_to_send:

@@ -14,13 +14,13 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
 from leasehold.wires import zookeeper_messages as messages
 from leasehold.wires.lookout import AGREED, Lookout
-from leasehold.wires.sockets import Bell, has_something
+from leasehold.wires.sockets import has_something
 from leasehold.wires.zookeeper_errors import NotSent
 from leasehold.wires.zookeeper_messages import Malformed, Reply, Request
 
@@ -74,13 +74,21 @@ class PipeBell:
                 os.close(end)
 
 
+class Ringing(Protocol):
+    """Wakes somebody."""
+
+    def ring(self) -> None:
+        """Wake who waits, or will wait."""
+        ...
+
+
 class Listener:
     """Somebody who waits for something to come over a line."""
 
     __slots__ = ("bell", "done")
 
     def __init__(self) -> None:
-        self.bell: Bell | None = None
+        self.bell: Ringing | None = None
         self.done = False
 
     def ring(self) -> None:
@@ -96,7 +104,7 @@ class Answer(Listener):
     __slots__ = ("_number", "_reply")
 
     def __init__(self, number: int) -> None:
-        self.bell: Bell | None = None
+        self.bell: Ringing | None = None
         self.done = False
         self._number = number
         self._reply: Reply | None = None
@@ -118,20 +126,21 @@ class Answer(Listener):
 
 
 class Watch(Listener):
-    """Done when so few of these nodes are left."""
+    """Done when so few of these nodes are left. It keeps little of its own: thousands may wait for one each."""
 
-    __slots__ = ("_may_stay", "left", "line")
+    __slots__ = ("_left", "_may_stay", "folder", "line", "names")
 
-    def __init__(self, paths: Iterable[str], may_stay: int) -> None:
+    def __init__(self, folder: str, names: tuple[str, ...], may_stay: int) -> None:
         super().__init__()
-        self.left, self._may_stay = set(paths), may_stay
+        self.folder, self.names = folder, names
+        self._left, self._may_stay = names, may_stay
         self.line: Line | None = None
         """Where the news will come from, once it was begun."""
 
-    def gone(self, path: str) -> None:
+    def gone(self, name: str) -> None:
         """A node was deleted, or is not there."""
-        self.left.discard(path)
-        if len(self.left) <= self._may_stay:
+        self._left = tuple(one for one in self._left if one != name)
+        if len(self._left) <= self._may_stay:
             self.done = True
             self.ring()
 
@@ -166,7 +175,8 @@ class Line:
         """Set while bytes are being moved. Found set by another, it tells that an interruption has lost some."""
         self._number = 0
         self._unanswered: deque[Answer] = deque()
-        self._watches: dict[str, list[Watch]] = {}
+        self._watches: dict[str, dict[str, tuple[Watch, ...]]] = {}
+        """By folder and by name, for the names are kept elsewhere as well; and paths would be kept only here."""
         self._readers: dict[Station, _Reader] = {}
         self._resting: dict[Station, dict[Listener, None]] = {}
         self._bell_for_threads: PipeBell | None = None
@@ -183,8 +193,9 @@ class Line:
                 self._out += messages.framed(answer._number, request)
             if watch is not None:
                 watch.line = self
-                for path in watch.left:
-                    self._watches.setdefault(path, []).append(watch)
+                watches = self._watches.setdefault(watch.folder, {})
+                for name in watch.names:
+                    watches[name] = (*watches.get(name, ()), watch)
             self._unanswered.extend(answers)
             self.sent_at, self.asked_at = now, monotonic()
             self._flush()
@@ -201,12 +212,17 @@ class Line:
     def unwatch(self, watch: Watch) -> None:
         """Nobody is interested any more. The server still tells, once, and is not listened to."""
         with self._lock:
-            for path in watch.left:
-                watches = self._watches.get(path, [])
-                if watch in watches:
-                    watches.remove(watch)
-                if not watches:
-                    self._watches.pop(path, None)
+            for name in watch.names:
+                others = tuple(one for one in self._forget_watches(watch.folder, name) if one is not watch)
+                if others:
+                    self._watches.setdefault(watch.folder, {})[name] = others
+
+    def _forget_watches(self, folder: str, name: str) -> tuple[Watch, ...]:
+        watches = self._watches.get(folder, {})
+        forgotten = watches.pop(name, ())
+        if not watches:
+            self._watches.pop(folder, None)
+        return forgotten
 
     def _check(self) -> None:
         if self._moving:
@@ -282,10 +298,10 @@ class Line:
                 # Only a whole message counts: behind a length that is wrong, all that follows would be swallowed.
                 self.heard_at = now
                 if number == messages.EVENT:
-                    _, path = messages.event_in(reply.body)
+                    folder, _, name = messages.event_in(reply.body)[1].rpartition("/")
                     # Whatever happened to it: the server has forgotten the watch, and who listens looks again.
-                    for watch in self._watches.pop(path, ()):
-                        watch.gone(path)
+                    for watch in self._forget_watches(folder, name):
+                        watch.gone(name)
                 elif number == messages.PONG:
                     continue
                 elif self._unanswered:
