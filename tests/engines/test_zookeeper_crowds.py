@@ -19,7 +19,7 @@ from tests.support.zookeeper_server import ZooKeeperServer, running_zookeeper
 from leasehold import AsyncLeasehold, Leasehold
 from leasehold.core.engine import Busy, Grant, Want
 from leasehold.engines.zookeeper_places import Place, Places
-from leasehold.engines.zookeeper_queue import Node, behind
+from leasehold.engines.zookeeper_queue import Node, behind, node_in
 from leasehold.testing.interrupting import CtrlC
 from leasehold.wires import zookeeper_messages as messages
 from leasehold.wires.zookeeper_line import Line
@@ -333,7 +333,9 @@ def placed(places: Places, number: int) -> Place:
     """One that waits, with a node of this number."""
     place = places.place_for(want("x"), now=0.0)
     places.comes(place)
-    place.has_node(Node(f"e-{number}", "exclusive", place.id, number, None), number, places.waiting_session(0.0))
+    node = node_in(f"e-{place.id}-{number:010d}")
+    assert node is not None
+    place.has_node(node, number, places.waiting_session(0.0))
     return place
 
 
@@ -341,11 +343,11 @@ def test_only_one_that_came_earlier_is_followed() -> None:
     places = Places(1.0)
     first, second, third, fourth = (placed(places, number) for number in range(1, 5))
     assert places.joined(second) is None
-    assert places.joined(fourth) is second.node
+    assert places.joined(fourth) == second.node
     assert places.joined(third) is None, "its answer was read after that of one that came later"
     assert places.joined(first) is None
     fifth = placed(places, 5)
-    assert places.joined(fifth) is fourth.node
+    assert places.joined(fifth) == fourth.node
     places.forget(fifth.want.holder)
     assert places.joined(placed(places, 6)) is None, "the one before it is gone"
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from leasehold.core.engine import Busy, Grant, Incumbent, NameStatus, Purpose, Renewal, Suspect, Want
@@ -198,9 +198,9 @@ class ZooKeeperEngine:
 
     async def _stands_still(self, place: Place, blockade: Blockade, session: Session, until: float) -> bool:
         """Whether the only node that it waits for is there, and its own: however long the queue is, that is quick."""
-        if len(blockade.names) != 1 or place.node is None or place.company is None:
+        if blockade.more or place.node is None or place.company is None:
             return False
-        [ahead], company, folder = blockade.names, place.company, self._nodes.folder(place.want.name)
+        ahead, company, folder = blockade.name, place.company, self._nodes.folder(place.want.name)
         blockade = blockade.seen()
         oldest = layout.node_in(ahead) if blockade.is_all else company.oldest
         # How often nodes were moved comes first: what moves later than that is noticed.
@@ -264,20 +264,18 @@ class ZooKeeperEngine:
         """Whatever stays while one waits is here, in one coroutine, and as little as can be."""
         try:
             while place.blockade is not None:
-                watch = Watch(self._nodes.folder(place.want.name), place.blockade.names, place.blockade.may_stay)
+                watch = Watch(self._nodes.folder(place.want.name), place.blockade)
                 try:
-                    token = await self._look(place, place.blockade, watch, session, until)
-                    line = watch.line
-                    assert line is not None
+                    token = await self._look(place, watch, session, until)
                     while not watch.done:
-                        try:  # whoever reads pings, for all the others
-                            await self._wire.listen(line, watch, min(until, _ping_at(line, session)), until)
+                        try:
+                            await self._listen(watch, session, until)
                         finally:
-                            self._wire.listened(line, watch)
+                            self._wire.listened(watch.begun_on, watch)
                         if not watch.done:
                             if self.world.now() >= until:
                                 return
-                            await self._keep_alive(line, session, until)
+                            await self._keep_alive(watch.begun_on, session, until)
                 finally:
                     if watch.line is not None:
                         watch.line.unwatch(watch)
@@ -285,14 +283,16 @@ class ZooKeeperEngine:
         except EngineError:
             await self._pause(until)  # whoever asks again meets the error
 
-    async def _look(self, place: Place, blockade: Blockade, watch: Watch, session: Session, until: float) -> int | None:
+    async def _look(self, place: Place, watch: Watch, session: Session, until: float) -> int | None:
         """Look at the nodes that are in the way, and have them watched; returns the token of one that is there."""
-        seen, token = blockade.seen(), None
+        blockade, token = place.blockade, None
+        assert blockade is not None
+        seen = blockade.seen()
         # How often nodes were moved comes first: what moves later than that is noticed.
         looks = [messages.exists(watch.folder)] if seen != blockade else []
-        looks += [messages.get_data(f"{watch.folder}/{name}", watch=True) for name in watch.names]
+        looks += [messages.get_data(f"{watch.folder}/{name}", watch=True) for name in blockade.names]
         replies = await self._wire.ask(session, looks, until, watch)
-        for name, reply in zip(watch.names, replies[-len(watch.names) :], strict=True):
+        for name, reply in zip(blockade.names, replies[-len(blockade.names) :], strict=True):
             if reply.error != OK:
                 watch.gone(name)
             elif seen != blockade:
@@ -300,6 +300,11 @@ class ZooKeeperEngine:
             else:
                 token = self._nodes.data_in(reply)[1].created
         return token
+
+    def _listen(self, watch: Watch, session: Session, until: float) -> Awaitable[object]:
+        """To be awaited. Whoever reads pings, for all the others."""
+        line = watch.begun_on
+        return self._wire.listen(line, watch, _ping_at(line, session), until)
 
     async def _keep_alive(self, line: Line, session: Session, until: float) -> None:
         now = self.world.now()

@@ -14,7 +14,7 @@ import threading
 from typing import Final
 
 from leasehold.core.engine import Incumbent, Want
-from leasehold.engines.zookeeper_queue import Blockade, Node
+from leasehold.engines.zookeeper_queue import LENGTH_OF_ID, Blockade, Node, node_in
 from leasehold.wires.zookeeper_session import Session
 
 WAITING: Final = 2.0
@@ -44,8 +44,9 @@ class Company:
     __slots__ = ("incumbent", "latest", "members", "oldest")
 
     def __init__(self) -> None:
-        self.members: set[Place] = set()
-        """Not their number: an interruption could have one counted for good, or never, and all would expect company."""
+        self.members: dict[str, None] = {}
+        """By holder. Not their number: an interruption could have one counted for good, or never, and all would expect
+        company."""
         self.latest: Place | None = None
         """Who of those who want the name for themselves alone stands last in the queue, as far as is known."""
         self.oldest: Node | None = None
@@ -57,13 +58,13 @@ class Company:
 class Place:
     """One attempt, or the lease that became of it: its node, and what is known of its place in the queue."""
 
-    __slots__ = ("blockade", "company", "doubt", "given_up", "granted", "id", "is_next", "lease", "node", "session",
-                 "token", "version", "want")  # fmt: skip
+    __slots__ = ("_mark", "blockade", "company", "doubt", "given_up", "granted", "is_next", "lease", "session", "token",
+                 "version", "want")  # fmt: skip
 
     def __init__(self, want: Want, lease: Session) -> None:
         self.want, self.lease = want, lease
-        self.id = os.urandom(8).hex()
-        """Its mark in the name of its node. Not the holder's id, which others must not see."""
+        self._mark = os.urandom(LENGTH_OF_ID // 2).hex()
+        """The name of its node, or its id while it has none: of thousands who wait, little more is kept."""
         self.session: Session | None = None
         """What its node hangs on: the session of its TTL, or the one for waiters."""
         self.doubt: Session | None = None
@@ -76,7 +77,7 @@ class Place:
 
     def lose_node(self) -> None:
         """It has no node, or none any more."""
-        self.node: Node | None = None
+        self._mark = self.id
         self.token = 0
         self.version = -1
         """How often nodes of this name had been moved when the queue was last looked at."""
@@ -85,9 +86,20 @@ class Place:
         """What it waits for; None when that is not known, or when it holds the name."""
         self.session = None
 
+    @property
+    def node(self) -> Node | None:
+        """Its node, if it has one."""
+        return node_in(self._mark) if len(self._mark) != LENGTH_OF_ID else None
+
+    @property
+    def id(self) -> str:
+        """Its mark in the name of its node. Not the holder's id, which others must not see."""
+        node = self.node
+        return self._mark if node is None else node.id
+
     def has_node(self, node: Node, token: int, session: Session) -> None:
         """Its node is there. What was before another node of it tells nothing of this one."""
-        self.node, self.token, self.session = node, token, session
+        self._mark, self.token, self.session = node.name, token, session
         self.is_next, self.blockade = False, None
 
     def unblocked(self, token: int | None) -> None:
@@ -206,7 +218,7 @@ class Places:
             company = place.company
             if company is None:
                 company = place.company = self._companies.setdefault(place.want.name, Company())
-            company.members.add(place)
+            company.members[place.want.holder] = None
             return len(company.members) > 1
 
     def joined(self, place: Place) -> Node | None:
@@ -231,7 +243,7 @@ class Places:
     def _part(self, place: Place) -> None:
         company, name = place.company, place.want.name
         if company is not None:
-            company.members.discard(place)
+            company.members.pop(place.want.holder, None)
             if company.latest is place:
                 company.latest = None
             if not company.members and self._companies.get(name) is company:

@@ -30,6 +30,7 @@ from leasehold.engines.line import Line
 FOLDER: Final = "leasehold"
 _KINDS: Final[dict[str, Mode]] = {"e": "exclusive", "s": "shared", "p": "permit"}
 _LETTERS: Final[dict[Mode, str]] = {mode: letter for letter, mode in _KINDS.items()}
+LENGTH_OF_ID: Final = 16
 _NODE: Final = re.compile(r"([esp])-([0-9a-f]{16})-(?:([0-9a-f]{1,16})-)?(-?[0-9]{10,11})", re.ASCII)
 LAST_NUMBER: Final = 2**31 - 1
 """ZooKeeper gives this one to everybody who comes after it."""
@@ -94,26 +95,33 @@ def queue_in(names: Iterable[str]) -> list[Node]:
 class Blockade(NamedTuple):
     """Why an attempt must wait: until so few of these nodes are left."""
 
-    names: tuple[str, ...]
+    name: str
+    """That of the only one, but for permits: of thousands who wait for one each, no more is kept."""
     may_stay: int
     is_all: bool
     """Whether nothing else will be in the way then."""
     is_next_to: bool = False
     """Whether it is one node, and nobody stands between it and the attempt."""
+    more: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those of all of them."""
+        return (self.name, *self.more)
 
     def after(self, token: int) -> Blockade | None:
         """What is in the way when the one node is gone, if it is gone because its turn had come; None: look and see.
 
         `token` is that of the node. It may as well have given up: so what it would have moved to has to be seen.
         """
-        node = node_in(self.names[0])
+        node = node_in(self.name)
         if self.is_all or not self.is_next_to or node is None or node.token is not None:
             return None
-        return self._replace(names=(moved(node, token),))
+        return self._replace(name=moved(node, token))
 
     def seen(self) -> Blockade:
         """The one node is there. Who wants a name for itself alone moves up only when nobody is before it any more."""
-        node = node_in(self.names[0])
+        node = node_in(self.name)
         moved_up = node is not None and node.mode == "exclusive" and node.token is not None
         return self._replace(is_all=True) if self.is_next_to and moved_up and not self.is_all else self
 
@@ -121,7 +129,7 @@ class Blockade(NamedTuple):
 def behind(ahead: Node, node: Node) -> Blockade:
     """An exclusive lease waits for another one before it. Numbers tell whether somebody came between the two."""
     is_next_to = 0 <= ahead.number == node.number - 1 < LAST_NUMBER - 1
-    return Blockade((ahead.name,), 0, is_all=False, is_next_to=is_next_to)
+    return Blockade(ahead.name, 0, is_all=False, is_next_to=is_next_to)
 
 
 def blockade(mode: Mode, limit: int, before: Sequence[Node]) -> Blockade | None:
@@ -132,12 +140,12 @@ def blockade(mode: Mode, limit: int, before: Sequence[Node]) -> Blockade | None:
     """
     others = [one.name for one in before if mode == "exclusive" or one.mode != mode]
     if others and mode == "permit":
-        return Blockade(tuple(others), 0, is_all=False)
+        return Blockade(others[0], 0, is_all=False, more=tuple(others[1:]))
     if others:
         is_next_to = others[-1] == before[-1].name
-        return Blockade((others[-1],), 0, is_all=len(others) == 1, is_next_to=is_next_to)
+        return Blockade(others[-1], 0, is_all=len(others) == 1, is_next_to=is_next_to)
     if mode == "permit" and len(before) >= limit:
-        return Blockade(tuple(one.name for one in before), limit - 1, is_all=True)
+        return Blockade(before[0].name, limit - 1, is_all=True, more=tuple(one.name for one in before[1:]))
     return None
 
 

@@ -24,7 +24,7 @@ def lowest_watched() -> list[Edit]:
     return [
         edit(
             zookeeper_queue.blockade,
-            ("(others[-1],), 0, is_all=len(others) == 1", "(others[0],), 0, is_all=True"),
+            ("others[-1], 0, is_all=len(others) == 1", "others[0], 0, is_all=True"),
         )
     ]
 

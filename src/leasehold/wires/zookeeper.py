@@ -167,7 +167,7 @@ class Wire(ABC, Generic[B]):
         """
         station, bell, now = self._station(), self._reading_bell(line), self.world.now()
         if line.begin_reading(station, self._caller(), now, bell.ring):
-            return self._read(line, listener, bell, min(reads_until, now + LONGEST_REST))
+            return self._read(line, listener, bell, min(reads_until, rests_until, now + LONGEST_REST))
         rest = LONGEST_REST * max(line.resting_in(station) / LOOKS, 1.0)
         return self._rest(line, listener, station, min(rests_until, now + rest))
 

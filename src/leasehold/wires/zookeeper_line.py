@@ -13,8 +13,9 @@ import contextlib
 import os
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
@@ -82,14 +83,18 @@ class Ringing(Protocol):
         ...
 
 
-class Listener:
+class Listener(ABC):
     """Somebody who waits for something to come over a line."""
 
-    __slots__ = ("bell", "done")
+    __slots__ = ("bell",)
 
     def __init__(self) -> None:
         self.bell: Ringing | None = None
-        self.done = False
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether it has come."""
 
     def ring(self) -> None:
         """Wake it."""
@@ -105,9 +110,13 @@ class Answer(Listener):
 
     def __init__(self, number: int) -> None:
         self.bell: Ringing | None = None
-        self.done = False
         self._number = number
         self._reply: Reply | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it is there."""
+        return self._reply is not None
 
     @property
     def reply(self) -> Reply:
@@ -120,29 +129,57 @@ class Answer(Listener):
         if number != self._number:
             raise Malformed("it answers another question")
         self._reply = reply
-        self.done = True
         if self.bell is not None:
             self.ring()
 
 
+class Watched(Protocol):
+    """Nodes of one folder, and how many of them may stay."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names."""
+        ...
+
+    @property
+    def may_stay(self) -> int:
+        """So many are not waited for."""
+        ...
+
+
 class Watch(Listener):
-    """Done when so few of these nodes are left. It keeps little of its own: thousands may wait for one each."""
+    """Done when so few of some nodes are left. It keeps little of its own: thousands may wait for one each."""
 
-    __slots__ = ("_left", "_may_stay", "folder", "line", "names")
+    __slots__ = ("_gone", "folder", "line", "watched")
 
-    def __init__(self, folder: str, names: tuple[str, ...], may_stay: int) -> None:
+    def __init__(self, folder: str, watched: Watched) -> None:
         super().__init__()
-        self.folder, self.names = folder, names
-        self._left, self._may_stay = names, may_stay
+        self.folder, self.watched = folder, watched
+        self._gone: tuple[str, ...] = ()
         self.line: Line | None = None
         """Where the news will come from, once it was begun."""
 
+    def __iter__(self) -> Iterator[Watch]:
+        """Stand for those who watch a node where there is only one."""
+        yield self
+
     def gone(self, name: str) -> None:
         """A node was deleted, or is not there."""
-        self._left = tuple(one for one in self._left if one != name)
-        if len(self._left) <= self._may_stay:
-            self.done = True
+        if name not in self._gone:
+            self._gone = (*self._gone, name)
+        if self.done:
             self.ring()
+
+    @property
+    def done(self) -> bool:
+        """Whether so few are left."""
+        return len(self.watched.names) - len(self._gone) <= self.watched.may_stay
+
+    @property
+    def begun_on(self) -> Line:
+        """Its line; only once it was begun."""
+        assert self.line is not None
+        return self.line
 
 
 class _Reader(NamedTuple):
@@ -175,7 +212,7 @@ class Line:
         """Set while bytes are being moved. Found set by another, it tells that an interruption has lost some."""
         self._number = 0
         self._unanswered: deque[Answer] = deque()
-        self._watches: dict[str, dict[str, tuple[Watch, ...]]] = {}
+        self._watches: dict[str, dict[str, Iterable[Watch]]] = {}
         """By folder and by name, for the names are kept elsewhere as well; and paths would be kept only here."""
         self._readers: dict[Station, _Reader] = {}
         self._resting: dict[Station, dict[Listener, None]] = {}
@@ -194,8 +231,8 @@ class Line:
             if watch is not None:
                 watch.line = self
                 watches = self._watches.setdefault(watch.folder, {})
-                for name in watch.names:
-                    watches[name] = (*watches.get(name, ()), watch)
+                for name in watch.watched.names:
+                    watches[name] = (*watches[name], watch) if name in watches else watch
             self._unanswered.extend(answers)
             self.sent_at, self.asked_at = now, monotonic()
             self._flush()
@@ -212,12 +249,12 @@ class Line:
     def unwatch(self, watch: Watch) -> None:
         """Nobody is interested any more. The server still tells, once, and is not listened to."""
         with self._lock:
-            for name in watch.names:
+            for name in watch.watched.names:
                 others = tuple(one for one in self._forget_watches(watch.folder, name) if one is not watch)
                 if others:
                     self._watches.setdefault(watch.folder, {})[name] = others
 
-    def _forget_watches(self, folder: str, name: str) -> tuple[Watch, ...]:
+    def _forget_watches(self, folder: str, name: str) -> Iterable[Watch]:
         watches = self._watches.get(folder, {})
         forgotten = watches.pop(name, ())
         if not watches:
