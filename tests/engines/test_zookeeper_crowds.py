@@ -390,7 +390,7 @@ def test_no_interruption_lets_a_client_expect_company_for_good() -> None:
 )
 def test_numbers_tell_whether_somebody_came_in_between(ahead: int, own: int, beside: bool) -> None:
     """Everybody has the last number who comes after it, and those before the first are none of ZooKeeper's."""
-    nodes = [Node(f"e-{'0' * 16}-{number:010d}", "exclusive", "0" * 16, number, None) for number in (ahead, own)]
+    nodes = [Node(f"e-{'0' * 16}-{number:010d}", "exclusive", number, None) for number in (ahead, own)]
     assert behind(*nodes).is_next_to is beside
 
 

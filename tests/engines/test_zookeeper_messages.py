@@ -48,8 +48,8 @@ def test_an_impossible_length_is_refused(length: bytes) -> None:
 
 
 READERS: tuple[Callable[[bytes], object], ...] = (
-    messages.created_in, messages.stat_in, messages.data_in, messages.children_in, messages.event_in,
-    messages.connected_in, messages.reply_in, messages.changed_in_multi, messages.created_in_multi,
+    messages.created_in, messages.stat_in, messages.data_in, messages.children_in, messages.parent_in,
+    messages.event_in, messages.connected_in, messages.reply_in, messages.changed_in_multi, messages.created_in_multi,
     lambda body: messages.error_of_multi(Reply(0, 0, body)),
 )  # fmt: skip
 

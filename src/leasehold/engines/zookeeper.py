@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from leasehold.core.engine import Busy, Grant, Incumbent, NameStatus, Purpose, Renewal, Suspect, Want
+from leasehold.core.engine import Busy, Grant, NameStatus, Purpose, Renewal, Suspect, Want
 from leasehold.core.worlds import World
 from leasehold.engines import zookeeper_queue as layout
 from leasehold.engines.about import value_of
@@ -115,7 +115,7 @@ class ZooKeeperEngine:
         if place.is_next:
             return await self._move_up(place, until)
         if place.blockade is not None and await self._stands_still(place, place.blockade, session, until):
-            return Busy(SILENCE, _incumbent(place))
+            return Busy(SILENCE, place.incumbent)
         folder = self._nodes.folder(place.want.name)
         _, listed = await self._wire.ask(session, [messages.sync(folder), messages.get_children(folder)], until)
         return await self._judged(place, session, listed, patience, until)
@@ -228,7 +228,7 @@ class ZooKeeperEngine:
                 look = messages.get_data(f"{self._nodes.folder(place.want.name)}/{oldest.name}")
                 (reply,) = await self._wire.ask(session, [look], until)
                 self._note_incumbent(place, oldest, reply)
-        return Busy(SILENCE, _incumbent(place))
+        return Busy(SILENCE, place.incumbent)
 
     def _note_incumbent(self, place: Place, oldest: Node, reply: Reply) -> None:
         company, incumbent = place.company, self._nodes.incumbent_in(oldest, reply)
@@ -294,7 +294,7 @@ class ZooKeeperEngine:
         replies = await self._wire.ask(session, looks, until, watch)
         for name, reply in zip(blockade.names, replies[-len(blockade.names) :], strict=True):
             if reply.error != OK:
-                watch.gone(name)
+                watch.begun_on.missed(watch, name)
             elif seen != blockade:
                 place.blockade, place.version = seen, self._nodes.stat_in(replies[0]).version
             else:
@@ -430,7 +430,7 @@ class ZooKeeperEngine:
         while True:
             _, listed = await self._nodes.ask(listing, until)
             names = self._nodes.names_in(listed)
-            if token and not await self._any_older(folder, names, token, until):
+            if token and not await self._nodes.any_older(folder, names, token, until):
                 return token
             await self._nodes.make_folder(folder, until)
             parts = [messages.set_data(folder, b""), *(messages.delete(f"{folder}/{one}") for one in names)]
@@ -441,11 +441,6 @@ class ZooKeeperEngine:
                 token = self._nodes.changed_in_multi(reply)
             elif error != NO_NODE:  # somebody left meanwhile; then all of it again
                 raise self._nodes.refused(reply._replace(error=error), "deleting nodes")
-
-    async def _any_older(self, folder: str, names: Sequence[str], token: int, until: float) -> bool:
-        """Whether somebody came between the list and the deletion, with a token below that of the release."""
-        replies = await self._nodes.ask([messages.exists(f"{folder}/{name}") for name in names], until) if names else []
-        return any(reply.error == OK and self._nodes.stat_in(reply).created < token for reply in replies)
 
     async def check_purpose(self, purpose: Purpose, *, until: float) -> None:
         """Every purpose is served: tokens increase whatever the clocks do."""
@@ -470,11 +465,6 @@ class ZooKeeperEngine:
 
 def _ping_at(line: Line, session: Session) -> float:
     return line.sent_at + session.timeout * PINGED
-
-
-def _incumbent(place: Place) -> Incumbent | None:
-    """Who held the name when somebody of this client looked."""
-    return place.company.incumbent if place.company is not None else None
 
 
 class ZooKeeperFamily(JoinedFamily[ZooKeeperEngine]):

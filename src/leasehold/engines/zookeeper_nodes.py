@@ -297,20 +297,21 @@ class Nodes:
     def version_in(self, reply: Reply) -> int:
         """How often nodes of the listed folder were moved."""
         try:
-            return messages.children_in(reply.body)[1].version if reply.error == OK else -1
+            return messages.parent_in(reply.body).version if reply.error == OK else -1
         except Malformed as error:
             raise self.nonsense(error) from None
 
     def _nodes_in(self, reply: Reply) -> list[Node]:
         """The attempts in a list. Whatever else is in it may be one that was read wrong, or of a kind still unknown."""
         names = self.names_in(reply)
-        strange = [name for name in names if layout.node_in(name) is None]
-        if strange:
+        queue = layout.queue_in(names)
+        if len(queue) != len(names):
+            strange = next(name for name in names if layout.node_in(name) is None)
             raise EngineError(
-                f"ZooKeeper at {self._address} has a node {quoted(strange[0])} among those of a lock, which is none of "
+                f"ZooKeeper at {self._address} has a node {quoted(strange)} among those of a lock, which is none of "
                 "Leasehold's, so that nobody can tell who holds it; delete that node, or release the name by force"
             )
-        return layout.queue_in(names)
+        return queue
 
     async def queue_in(self, session: Session, name: str, reply: Reply, until: float) -> list[Node]:
         """The queue of a name, given the list of its nodes.
@@ -328,6 +329,11 @@ class Nodes:
             if all(one.error == OK for one in seen):
                 created = {node: node.token or self.stat_in(one).created for node, one in zip(queue, seen, strict=True)}
                 return sorted(queue, key=lambda node: created[node])
+
+    async def any_older(self, folder: str, names: Sequence[str], token: int, until: float) -> bool:
+        """Whether one of these was created before a transaction."""
+        replies = await self.ask([messages.exists(f"{folder}/{name}") for name in names], until) if names else []
+        return any(reply.error == OK and self.stat_in(reply).created < token for reply in replies)
 
     def incumbent_in(self, node: Node, reply: Reply) -> Incumbent | None:
         """Who holds the name. How often it was renewed cannot be seen, so no suspicion of it ever ripens."""

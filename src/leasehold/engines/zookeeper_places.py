@@ -102,6 +102,11 @@ class Place:
         self._mark, self.token, self.session = node.name, token, session
         self.is_next, self.blockade = False, None
 
+    @property
+    def incumbent(self) -> Incumbent | None:
+        """Who held the name when somebody of this client looked."""
+        return self.company.incumbent if self.company is not None else None
+
     def unblocked(self, token: int | None) -> None:
         """What it waited for is gone; `token` is that of the node that it was, if one was seen."""
         blockade = self.blockade

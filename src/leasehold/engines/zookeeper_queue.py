@@ -8,9 +8,9 @@ A node that was moved to another session, with its place and its token kept, is 
 ``<kind>-<id>-<token>-<number>``.
 
 >>> node_in("e-0123456789abcdef-0000000007")
-Node(name='e-0123456789abcdef-0000000007', mode='exclusive', id='0123456789abcdef', number=7, token=None)
->>> node_in("e-0123456789abcdef-1f-0000000007").token
-31
+Node(name='e-0123456789abcdef-0000000007', mode='exclusive', number=7, token=None)
+>>> node_in("e-0123456789abcdef-1f-0000000007").token, node_in("e-0123456789abcdef-1f-0000000007").id
+(31, '0123456789abcdef')
 >>> encoded("a/b"), encoded(".."), encoded("")
 ('a%2Fb', '%2E%2E', '%')
 """
@@ -31,7 +31,7 @@ FOLDER: Final = "leasehold"
 _KINDS: Final[dict[str, Mode]] = {"e": "exclusive", "s": "shared", "p": "permit"}
 _LETTERS: Final[dict[Mode, str]] = {mode: letter for letter, mode in _KINDS.items()}
 LENGTH_OF_ID: Final = 16
-_NODE: Final = re.compile(r"([esp])-([0-9a-f]{16})-(?:([0-9a-f]{1,16})-)?(-?[0-9]{10,11})", re.ASCII)
+_NODE: Final = re.compile(r"([esp])-[0-9a-f]{16}-(?:([0-9a-f]{1,16})-)?(-?[0-9]{10,11})", re.ASCII)
 LAST_NUMBER: Final = 2**31 - 1
 """ZooKeeper gives this one to everybody who comes after it."""
 
@@ -61,10 +61,14 @@ class Node(NamedTuple):
 
     name: str
     mode: Mode
-    id: str
     number: int
     token: int | None
     """Its token, if the name tells it; else the node's own first transaction is the token."""
+
+    @property
+    def id(self) -> str:
+        """How the attempt recognises it."""
+        return self.name[2 : 2 + LENGTH_OF_ID]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -73,8 +77,8 @@ def node_in(name: str) -> Node | None:
     match = _NODE.fullmatch(name)
     if match is None:
         return None
-    kind, attempt, token, number = match.groups()
-    return Node(name, _KINDS[kind], attempt, int(number), None if token is None else int(token, 16))
+    kind, token, number = match.groups()
+    return Node(name, _KINDS[kind], int(number), None if token is None else int(token, 16))
 
 
 def beginning(mode: Mode, attempt: str) -> str:
@@ -107,7 +111,12 @@ class Blockade(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """Those of all of them."""
-        return (self.name, *self.more)
+        return (self.name, *self.more) if self.name else ()
+
+    def without(self, name: str) -> Blockade:
+        """What is left of it when this node is gone."""
+        left = tuple(one for one in self.names if one != name)
+        return self._replace(name=left[0] if left else "", more=left[1:])
 
     def after(self, token: int) -> Blockade | None:
         """What is in the way when the one node is gone, if it is gone because its turn had come; None: look and see.

@@ -145,10 +145,11 @@ def stranger_in_between() -> list[Edit]:
 @_caught_by("exclusion", "told", "given")
 def gave_up_taken_for_moved_up() -> list[Edit]:
     """A node is gone, and so is what it would have moved to: taken for one that had its turn, it may have given up."""
-    believed = "watch.gone(name); place.blockade = seen; place.version = self._nodes.stat_in(replies[0]).version"
+    missed = "watch.begun_on.missed(watch, name)"
+    believed = f"{missed}; place.blockade = seen; place.version = self._nodes.stat_in(replies[0]).version"
     return [
         edit(zookeeper.ZooKeeperEngine._stands_still, (" or other.error != OK", "")),
-        edit(zookeeper.ZooKeeperEngine._look, ("watch.gone(name)", believed)),
+        edit(zookeeper.ZooKeeperEngine._look, (missed, believed)),
     ]
 
 

@@ -146,16 +146,19 @@ class Watched(Protocol):
         """So many are not waited for."""
         ...
 
+    def without(self, name: str) -> Watched:
+        """The others."""
+        ...
+
 
 class Watch(Listener):
     """Done when so few of some nodes are left. It keeps little of its own: thousands may wait for one each."""
 
-    __slots__ = ("_gone", "folder", "line", "watched")
+    __slots__ = ("folder", "left", "line")
 
-    def __init__(self, folder: str, watched: Watched) -> None:
+    def __init__(self, folder: str, nodes: Watched) -> None:
         super().__init__()
-        self.folder, self.watched = folder, watched
-        self._gone: tuple[str, ...] = ()
+        self.folder, self.left = folder, nodes
         self.line: Line | None = None
         """Where the news will come from, once it was begun."""
 
@@ -165,15 +168,14 @@ class Watch(Listener):
 
     def gone(self, name: str) -> None:
         """A node was deleted, or is not there."""
-        if name not in self._gone:
-            self._gone = (*self._gone, name)
+        self.left = self.left.without(name)
         if self.done:
             self.ring()
 
     @property
     def done(self) -> bool:
         """Whether so few are left."""
-        return len(self.watched.names) - len(self._gone) <= self.watched.may_stay
+        return len(self.left.names) <= self.left.may_stay
 
     @property
     def begun_on(self) -> Line:
@@ -231,7 +233,7 @@ class Line:
             if watch is not None:
                 watch.line = self
                 watches = self._watches.setdefault(watch.folder, {})
-                for name in watch.watched.names:
+                for name in watch.left.names:
                     watches[name] = (*watches[name], watch) if name in watches else watch
             self._unanswered.extend(answers)
             self.sent_at, self.asked_at = now, monotonic()
@@ -249,10 +251,19 @@ class Line:
     def unwatch(self, watch: Watch) -> None:
         """Nobody is interested any more. The server still tells, once, and is not listened to."""
         with self._lock:
-            for name in watch.watched.names:
-                others = tuple(one for one in self._forget_watches(watch.folder, name) if one is not watch)
-                if others:
-                    self._watches.setdefault(watch.folder, {})[name] = others
+            for name in watch.left.names:
+                self._unwatch(watch, name)
+
+    def missed(self, watch: Watch, name: str) -> None:
+        """A node was gone before it was watched: the server will not tell."""
+        with self._lock:
+            self._unwatch(watch, name)
+            watch.gone(name)
+
+    def _unwatch(self, watch: Watch, name: str) -> None:
+        others = tuple(one for one in self._forget_watches(watch.folder, name) if one is not watch)
+        if others:
+            self._watches.setdefault(watch.folder, {})[name] = others
 
     def _forget_watches(self, folder: str, name: str) -> Iterable[Watch]:
         watches = self._watches.get(folder, {})

@@ -298,10 +298,22 @@ def data_in(body: bytes) -> tuple[bytes, Stat]:
 def children_in(body: bytes) -> tuple[list[str], Stat]:
     """The answer to `get_children`: their names, and what their parent is."""
     reader = _Reader(body)
+    return [reader.text() for _ in range(_how_many(reader, body))], reader.stat()
+
+
+def parent_in(body: bytes) -> Stat:
+    """The answer to `get_children`: only what their parent is."""
+    reader = _Reader(body)
+    for _ in range(_how_many(reader, body)):
+        reader.buffer()
+    return reader.stat()
+
+
+def _how_many(reader: _Reader, body: bytes) -> int:
     (number,) = reader.unpack(_INT)
     if number > len(body):
         raise Malformed("it claims to have more names than bytes")
-    return [reader.text() for _ in range(number)], reader.stat()
+    return number
 
 
 def changed_in_multi(body: bytes) -> Stat:
