@@ -329,6 +329,18 @@ def test_a_waiter_hears_that_the_one_before_it_had_its_turn_and_goes_on_waiting(
     driven.release(name, third.holder)
 
 
+def test_nothing_is_kept_of_a_watch_for_a_node_that_was_gone_already(driven: Driven, other: Driven) -> None:
+    other.take(first := want(fresh_name()))
+    [waiter] = queued(driven, first.name, 1)
+    other.release(first.name, first.holder)
+    assert driven.wait(waiter, 30.0) < 20.0
+    session = driven.place(waiter).session
+    assert session is not None
+    assert session.line is not None
+    assert not session.line._watches
+    driven.release(waiter.name, waiter.holder)
+
+
 def placed(places: Places, number: int) -> Place:
     """One that waits, with a node of this number."""
     place = places.place_for(want("x"), now=0.0)

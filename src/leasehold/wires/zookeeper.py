@@ -174,8 +174,10 @@ class Wire(ABC, Generic[B]):
     def listened(self, line: Line, listener: Listener) -> None:
         """Let somebody else read, if it was the caller who did; or rest no more."""
         station = self._station()
-        line.end_resting(station, listener)
-        line.end_reading(station, self._caller())
+        try:
+            line.end_reading(station, self._caller())
+        finally:
+            line.end_resting(station, listener)
 
     async def _read(self, line: Line, listener: Listener, bell: B, until: float) -> None:
         """Read for everybody, until the listener has what it waits for."""
@@ -307,17 +309,19 @@ class AsyncWire(Wire[Bell]):
         return self._sockets.bell()
 
     def _rest(self, line: Line, listener: Listener, station: Station, until: float) -> Awaitable[object]:
-        loop, rests = self._running_loop(), self._rests
-        if rests is None or rests.loop is not loop:
-            rests = self._rests = self._new_rests(loop, self.world)
-        rest = listener.bell = rests.begin(until)
+        rest = listener.bell = self._rests_here().begin(until)
         if not line.begin_resting(station, listener):
             rest.ring()
         return rest
 
+    def _rests_here(self) -> Rests:
+        loop, rests = self._running_loop(), self._rests
+        if rests is None or rests.loop is not loop:
+            rests = self._rests = self._new_rests(loop, self.world)
+        return rests
+
     async def _ready(self, line: Line, bell: Bell, until: float) -> bool:
-        if self._rests is not None:
-            self._rests.look()
+        self._rests_here().look()
         loop, socket = self._running_loop(), line.socket
         loop.add_reader(socket, bell.ring)
         if more := line.has_more_to_send:
