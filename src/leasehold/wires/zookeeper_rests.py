@@ -14,8 +14,7 @@ from typing import Final
 from leasehold.core.worlds import World
 
 SPARE: Final = 100
-"""Of those that are over, so many may be kept, and one for every few others; so keeping fewer costs little time."""
-FEW: Final = 4
+"""Of those that are over, so many may be kept, and one for every four others: to sort them out takes time."""
 
 
 class Rest(asyncio.Future[None]):
@@ -57,9 +56,9 @@ class Rests:
     def begin(self, until: float) -> Rest:
         """A new one."""
         if len(self._rests) >= self._most:
-            self._rests = [one for one in self._rests if not one.done()]
-            heapq.heapify(self._rests)
-            self._most = len(self._rests) + len(self._rests) // FEW + SPARE
+            rests = [one for one in self._rests if not one.done()]
+            heapq.heapify(rests)
+            self._rests, self._most = rests, len(rests) + len(rests) // 4 + SPARE
         rest = Rest(until, self.loop)
         heapq.heappush(self._rests, rest)
         if self._rests[0] is rest:
@@ -73,14 +72,16 @@ class Rests:
 
     def _wind(self) -> None:
         """Have the timer run until the next one ends."""
-        if self._timer is not None:
-            self._timer.cancel()
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
         ends_in = max(self._rests[0].until - self._world.now(), 0.0)
         self._timer = self.loop.call_later(ends_in, self._ring)
 
     def _ring(self) -> None:
         self._timer, now = None, self._world.now()
         while self._rests and (self._rests[0].until <= now or self._rests[0].done()):
-            heapq.heappop(self._rests).ring()
+            self._rests[0].ring()  # first: an interruption may lose the one that is taken out
+            _ = heapq.heappop(self._rests)
         if self._rests:
             self._wind()
