@@ -176,6 +176,20 @@ def test_a_waiter_moves_its_node_and_keeps_its_token(
     assert driven.release(name, wanted.holder)
 
 
+def test_who_would_share_is_told_who_holds_the_name_and_not_who_waits_before_it(driven: Driven) -> None:
+    name = fresh_name()
+    driven.take(held := want(name, mode="shared"))
+    driven.take(ahead := want(name), patience=10.0)
+    wanted = want(name, mode="shared")
+    for _ in range(2):
+        answer = driven.take(wanted, patience=10.0)
+        assert isinstance(answer, Busy)
+        assert answer.incumbent is not None
+        assert answer.incumbent.about == held.about
+    for one in (wanted, ahead, held):
+        driven.release(name, one.holder)
+
+
 def test_a_moved_node_does_not_let_the_next_one_in(driven: Driven, other: Driven) -> None:
     """The one before it is gone, for its watch says so; but it has only moved, and holds the name now."""
     name = fresh_name()

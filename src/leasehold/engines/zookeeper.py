@@ -202,7 +202,8 @@ class ZooKeeperEngine:
             return False
         ahead, company, folder = blockade.name, place.company, self._nodes.folder(place.want.name)
         blockade = blockade.seen()
-        oldest = layout.node_in(ahead) if blockade.is_all else company.oldest
+        alone = blockade.is_all and place.want.mode == "exclusive"  # others who share may be before it
+        oldest = layout.node_in(ahead) if alone else company.oldest
         # How often nodes were moved comes first: what moves later than that is noticed.
         looks = [messages.exists(path) for path in (folder, f"{folder}/{place.node.name}", f"{folder}/{ahead}")]
         if oldest is not None:
@@ -285,9 +286,8 @@ class ZooKeeperEngine:
 
     async def _look(self, place: Place, watch: Watch, session: Session, until: float) -> int | None:
         """Look at the nodes that are in the way, and have them watched; returns the token of one that is there."""
-        blockade, token = place.blockade, None
-        assert blockade is not None
-        seen = blockade.seen()
+        assert place.blockade is not None
+        blockade, seen, token = place.blockade, place.blockade.seen(), None
         # How often nodes were moved comes first: what moves later than that is noticed.
         looks = [messages.exists(watch.folder)] if seen != blockade else []
         looks += [messages.get_data(f"{watch.folder}/{name}", watch=True) for name in blockade.names]
