@@ -139,6 +139,51 @@ def test_any_other_name_will_do(resource: str, tmp_path: Path) -> None:
     assert (tmp_path / ".other.12345678.new").exists()
 
 
+@pytest.mark.parametrize(
+    ("resource", "beside"),
+    [
+        ("prices.json", "price"),
+        ("prices.json", "*"),
+        ("x", "x.fence"),
+        ("x.fence", "x"),
+        ("x.new", "x"),
+        ("x.12345678.new", "x"),
+        ("x.12345678.fence", "x"),
+    ],
+)
+def test_a_version_in_the_making_is_left_alone_by_writers_of_other_files(
+    resource: str, beside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fence, replace, asked = FileFence(tmp_path), Path.replace, []
+
+    def replaced(version: Path, target: Path) -> Path:
+        if target.name in (resource, f".{resource}.fence"):
+            asked.append(target.name)
+            with monkeypatch.context() as inner:
+                inner.setattr(Path, "replace", replace)
+                fence.write(beside, 5, b"theirs")
+        return replace(version, target)
+
+    monkeypatch.setattr(Path, "replace", replaced)
+    fence.write(resource, 5, b"ours")
+    assert asked == [f".{resource}.fence", resource], "another file was written at each step of this one"
+    assert (fence.read(resource, 5), fence.read(beside, 5)) == (b"ours", b"theirs")
+
+
+@pytest.mark.parametrize("resource", ["thing", "thing.fence", "*", "[a]", "a?b", "a.b+c", "ü.json"])
+def test_what_a_crash_left_of_a_file_is_cleared_by_its_next_writer(resource: str, tmp_path: Path) -> None:
+    fence = FileFence(tmp_path)
+    fence.write(resource, 5, b"old")
+    whole = set(tmp_path.iterdir())
+    left = {fence._made(path, b"never finished") for path in (tmp_path / resource, tmp_path / f".{resource}.fence")}
+    assert len(left - whole) == 2
+    fence.announce(f"{resource}s", 5)
+    assert all(one.exists() for one in left)
+    fence.write(resource, 6, b"new")
+    assert not any(one.exists() for one in left)
+    assert whole <= set(tmp_path.iterdir())
+
+
 def test_links_are_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"untouched")

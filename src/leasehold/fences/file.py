@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 import stat
 import sys
@@ -200,7 +201,7 @@ class FileFence:
             if not stat.S_ISREG(found):
                 raise Misuse(f"{quoted(str(path))} is no regular file; only regular files can be replaced")
             mode = stat.S_IMODE(found)
-        version = path.with_name(f".{path.name.lstrip('.')}.{secrets.token_hex(4)}.new")
+        version = _version_of(path)
         file = os.open(version, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(file, "wb", closefd=False) as stream:
@@ -251,13 +252,27 @@ class FileFence:
 
     def _clear(self, claim: Claim) -> None:
         """Remove versions that a crash left unfinished: under the lock, nobody is making one."""
-        for left in self._folder.glob(f".{_literal(claim.resource)}*.????????.new"):
-            left.unlink(missing_ok=True)
+        unfinished = _versions_of(claim.resource)
+        for left in self._folder.iterdir():
+            if unfinished.fullmatch(left.name):
+                left.unlink(missing_ok=True)
 
 
-def _literal(name: str) -> str:
-    """A name as a pattern that matches it alone."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+def _version_of(path: Path) -> Path:
+    """A path for what is to become this file, or this floor."""
+    unique = secrets.token_hex(4)
+    if path.name.startswith("."):
+        return path.with_name(f"{path.name.removesuffix('.fence')}.{unique}.fence.new")
+    return path.with_name(f".{path.name}.{unique}.new")
+
+
+def _versions_of(resource: str) -> re.Pattern[str]:
+    """The names of what is to become this file or its floor.
+
+    The part that is unique comes after the whole resource, and what kind of version it is comes last. So no other
+    resource has such a name, not even the one that is called like this one's floor.
+    """
+    return re.compile(rf"\.{re.escape(resource)}\.[0-9a-f]{{8}}(\.fence)?\.new")
 
 
 def _content(path: Path) -> bytes | None:
