@@ -28,8 +28,8 @@ from tests.fences.sql_guards import set_up_django
 
 from leasehold import Leasehold
 from leasehold.errors import LeaseLost, Misuse
-from leasehold.fences import SqliteFence
-from leasehold.fences.http import AsgiFence, DjangoFence, WsgiFence, carrying, read_token, send_token
+from leasehold.fences import SqliteFence, TokenSigner
+from leasehold.fences.http import AsgiFence, DjangoFence, WsgiFence, carrying, read_token, send_token, wsgi_path
 
 RESOURCE = "/accounts/42"
 ROOT = Path(__file__).parents[2]
@@ -360,6 +360,54 @@ def test_async_clients_and_tasks_carry_their_own(service: str, accounts: Account
 
     assert asyncio.run(work()) == ["1", "5", "5"]
     assert accounts.floor(RESOURCE) == 5
+
+
+# Paths
+
+
+async def asgi_put(accounts: Accounts, url: str, token: int) -> httpx.Response:
+    transport = httpx.ASGITransport(AsgiFence(asgi_app(accounts), accounts.writing))
+    async with httpx.AsyncClient(transport=transport) as client:
+        return await client.put(url, content="0", headers={"Fencing-Token": str(token)})
+
+
+@pytest.mark.parametrize("resource", ["/kunden/Müller", "/kunden/Ärzte", "/kunden/Łódź", "/客户/1", "/a b", "/🚲"])
+def test_a_path_in_any_script_is_one_resource_for_wsgi_and_asgi(
+    resource: str, service: str, accounts: Accounts
+) -> None:
+    url = service.removesuffix(RESOURCE) + resource
+    assert requests.put(url, data="1", headers={"Fencing-Token": "34"}, timeout=20).status_code == 200
+    assert accounts.floor(resource) == 34
+    refused = asyncio.run(asgi_put(accounts, url, 33))
+    assert (refused.status_code, json.loads(refused.text)["resource"]) == (412, resource)
+
+
+def test_a_token_that_is_signed_for_a_path_in_any_script_fits(accounts: Accounts) -> None:
+    signer = TokenSigner(b"k" * 32)
+    flask = importlib.import_module("flask")
+    app = flask.Flask("service")
+    app.put("/<path:name>")(lambda name: name)
+    app.wsgi_app = WsgiFence(app.wsgi_app, accounts.writing, signer=signer)
+    signed = str(signer.sign("/kunden/Ärzte", 7))
+    client = app.test_client()
+    assert client.put("/kunden/Ärzte", headers={"Fencing-Token": signed}).status_code == 200
+    assert client.put("/kunden/Apotheken", headers={"Fencing-Token": signed}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("environ", "path"),
+    [
+        ({"PATH_INFO": "/accounts/42"}, RESOURCE),
+        ({"SCRIPT_NAME": "/accounts", "PATH_INFO": "/42"}, RESOURCE),
+        ({"SCRIPT_NAME": "", "PATH_INFO": "/\xc3\x84rzte"}, "/Ärzte"),
+        ({"PATH_INFO": "/\xc4rzte"}, "/Ärzte"),
+        ({"PATH_INFO": "/Łódź"}, "/Łódź"),
+        ({}, ""),
+    ],
+    ids=["plain", "mounted", "UTF-8", "not UTF-8", "decoded by the server", "none"],
+)
+def test_what_the_path_of_a_wsgi_request_is(environ: dict[str, str], path: str) -> None:
+    assert wsgi_path(environ) == path
 
 
 # Frameworks

@@ -270,6 +270,17 @@ def test_keys_of_tenants_paths_and_methods_do_not_meet(serve: Serve, store: SqlK
     assert shop.orders == 4
 
 
+def test_a_path_in_any_script_is_the_same_behind_wsgi_and_asgi(store: SqlKeys) -> None:
+    """A key that was used with one kind of server is known to the other."""
+    shop = Shop()
+    with wsgi(shop, store) as call:
+        call("/kunden/%C3%84rzte", b"pay 10", idempotency_key="k-1")
+    with asgi(shop, store) as call:
+        again = call("/kunden/Ärzte", b"pay 10", idempotency_key="k-1")
+    assert again.replayed
+    assert shop.orders == 1
+
+
 @pytest.mark.parametrize("header", ['"', '""', '" "', "a b", '"a', "x" * 256, '"\\x"', "☃".encode().decode("latin-1")])
 def test_what_is_no_key_is_refused(serve: Serve, store: SqlKeys, header: str) -> None:
     shop = Shop()

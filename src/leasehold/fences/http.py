@@ -19,7 +19,7 @@ import contextlib
 import importlib
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
@@ -107,6 +107,21 @@ def read_token(values: Iterable[str], resource: str = "", signer: TokenSigner | 
 
 
 # The server's side
+
+
+def wsgi_path(environ: Mapping[str, Any]) -> str:
+    r"""The path of a WSGI request as text, with the part that it is mounted under: as ASGI and Django have it.
+
+    WSGI hands over the bytes of a path as characters of Latin-1. A path that is no UTF-8 stays as it was handed over.
+
+    >>> wsgi_path({"SCRIPT_NAME": "/shop", "PATH_INFO": "/\xc3\x84pfel"})
+    '/shop/Äpfel'
+    """
+    given = str(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
+    try:
+        return given.encode("latin-1").decode()
+    except UnicodeError:
+        return given
 
 
 class _Middleware:
@@ -201,7 +216,7 @@ class WsgiFence(_Middleware):
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one request."""
-        resource = self._resource(environ) if self._resource else environ.get("PATH_INFO", "")
+        resource = self._resource(environ) if self._resource else wsgi_path(environ)
         values = [environ[_ENVIRON_KEY].strip()] if _ENVIRON_KEY in environ else []
         try:
             claimed = self._claimed(environ["REQUEST_METHOD"], resource, values)

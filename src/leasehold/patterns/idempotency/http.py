@@ -26,6 +26,7 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 from leasehold.errors import InProgress, KeyReused, Misuse, quoted
+from leasehold.fences.http import wsgi_path
 from leasehold.patterns.idempotency.keys import DAY, AsyncIdempotency, AsyncRun, Idempotency, Run
 from leasehold.patterns.idempotency.records import LARGEST_RESULT, Store
 
@@ -293,7 +294,7 @@ class WsgiIdempotency:
         body = _wsgi_body(environ, self._rules.largest_body)
         if isinstance(body, Answer):
             return body
-        path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+        path = wsgi_path(environ)
         keys = Idempotency(
             self._store, scope=scope_of(self._tenant(environ), environ["REQUEST_METHOD"], path), **self._rules.settings
         )
