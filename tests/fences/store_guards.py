@@ -179,15 +179,15 @@ class ZooKeeperGuard(StoreGuard):
         super()._close()
 
 
-def aws_client(service: str, url: str) -> Any:
+def aws_client(service: str, url: str, key: str = "test", secret: str = "test") -> Any:
     """A client of boto3, as people make one."""
     config = importlib.import_module("botocore.config").Config(s3={"addressing_style": "path"})
     return importlib.import_module("boto3").client(
         service,
         endpoint_url=url,
         region_name="us-east-1",
-        aws_access_key_id="test",
-        aws_secret_access_key="test",
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
         config=config,
     )
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import datetime as dt
 import importlib
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from tests.fences.guards import Guard
-from tests.fences.store_guards import BUCKET, TABLE, DynamoDBGuard, S3Guard, ZooKeeperGuard
+from tests.fences.store_guards import BUCKET, TABLE, DynamoDBGuard, S3Guard, ZooKeeperGuard, aws_client
 from tests.fences.test_model import LIMIT, Call, Model, answer, calls
 from tests.support.etcd_server import EtcdNode, running_etcd
+from tests.support.moto_server import running_moto
 
 from leasehold import Leasehold
 from leasehold.engines.etcd import ownership
@@ -253,15 +259,86 @@ def test_the_server_of_the_tests_refuses_for_real(guard: S3Guard) -> None:
     assert same[0] == same[1], "an ETag speaks of the body alone"
 
 
-@on("s3")
+_SETTINGS: dict[str, Any] = {
+    "CacheControl": "no-store",
+    "ContentDisposition": "inline",
+    "ContentEncoding": "gzip",
+    "ContentLanguage": "de",
+    "ContentType": "application/json",
+    "Expires": dt.datetime(2030, 1, 1, tzinfo=dt.UTC),
+    "Metadata": {"a": "b"},
+    "WebsiteRedirectLocation": "/elsewhere",
+    "StorageClass": "STANDARD_IA",
+    "ServerSideEncryption": "aws:kms",
+    "SSEKMSKeyId": "arn:aws:kms:us-east-1:123456789012:key/ours",
+    "BucketKeyEnabled": True,
+}
+
+
+@pytest.mark.parametrize("guard", ["s3", "s3 asyncio"], indirect=True)
 def test_what_goes_along_with_an_object_stays(guard: S3Guard) -> None:
-    guard.fence.put(guard.resource, 5, b"{}", settings={"ContentType": "application/json", "Metadata": {"a": "b"}})
+    tags = {"team": "billing", "cost centre": "a+b=c"}
+    given = {**_SETTINGS, "Tagging": urlencode(tags)}
+    guard.run(guard.fence.put(guard.resource, 5, b"{}", settings=given))
     guard.announce(6)
+    assert guard.run(guard.fence.get(guard.resource, 7)) == b"{}"
     found = guard.past.get_object(Bucket=BUCKET, Key=guard.resource)
-    assert (found["ContentType"], found["Metadata"]) == ("application/json", {"a": "b"})
+    assert {name: found.get(name) for name in _SETTINGS} == _SETTINGS
     assert payload_of(found["Body"].read()) == b"{}"
+    kept = guard.past.get_object_tagging(Bucket=BUCKET, Key=guard.resource)["TagSet"]
+    assert {tag["Key"]: tag["Value"] for tag in kept} == tags
+
+
+@on("s3")
+def test_settings_of_the_fence_are_not_for_others(guard: S3Guard) -> None:
     with pytest.raises(Misuse, match="IfMatch is set by the fence"):
         guard.fence.put(guard.resource, 6, b"", settings={"IfMatch": "x"})
+
+
+@on("s3")
+def test_tags_are_asked_for_only_where_there_are_some(guard: S3Guard) -> None:
+    asked: list[str] = []
+    guard.past.meta.events.register("before-call.s3", lambda model, **_: asked.append(model.name))
+    guard.write(5, "x")
+    guard.announce(6)
+    assert asked == ["GetObject", "PutObject", "GetObject", "PutObject"]
+
+
+@on("s3")
+def test_an_object_that_is_removed_before_its_tags_are_read_has_none(guard: S3Guard) -> None:
+    guard.fence.put(guard.resource, 5, b"x", settings={"Tagging": "team=billing"})
+
+    def remove(**_: object) -> None:
+        guard.past.delete_object(Bucket=BUCKET, Key=guard.resource)
+
+    guard.past.meta.events.register("before-call.s3.GetObjectTagging", remove)
+    assert guard.fence.get(guard.resource, 6) is None
+    assert guard.floor() == 6
+
+
+_MAY_NOT_READ_TAGS = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Allow", "Action": ["s3:GetObject", "s3:PutObject"], "Resource": "*"}],
+}
+
+
+def test_tags_that_may_not_be_read_are_not_dropped_without_a_word() -> None:
+    """A server of its own, which asks who somebody is from here on."""
+    with running_moto() as url, contextlib.ExitStack() as clients:
+        s3, iam = (clients.enter_context(contextlib.closing(aws_client(name, url))) for name in ("s3", "iam"))
+        s3.create_bucket(Bucket=BUCKET)
+        S3Fence(s3, BUCKET).put("tagged", 5, b"x", settings={"Tagging": "team=billing"})
+        iam.create_user(UserName="writer")
+        iam.put_user_policy(UserName="writer", PolicyName="own", PolicyDocument=json.dumps(_MAY_NOT_READ_TAGS))
+        key = iam.create_access_key(UserName="writer")["AccessKey"]
+        writer = clients.enter_context(
+            contextlib.closing(aws_client("s3", url, key["AccessKeyId"], key["SecretAccessKey"]))
+        )
+        httpx.post(f"{url}/moto-api/reset-auth", content=b"0").raise_for_status()
+        fence = S3Fence(writer, BUCKET)
+        with pytest.raises(writer.exceptions.ClientError, match=r"AccessDenied.*GetObjectTagging"):
+            fence.get("tagged", 6)
+        assert fence.floor("tagged") == 5
 
 
 @on("s3")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Mapping
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from leasehold.errors import Misuse, quoted
 from leasehold.fences.aws import Answer, Request, ask, ask_async, check_client
@@ -32,8 +33,12 @@ _LONGEST_HEAD = 128
 _MISSING = frozenset({"NoSuchKey", "404"})
 _EMPTY = frozenset({"InvalidRange", "416"})
 _OVERTAKEN = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
-_KEPT = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
-"""What goes along with the payload when only its floor is raised."""
+_KEPT = (
+    *("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Expires"),
+    *("Metadata", "WebsiteRedirectLocation", "StorageClass"),
+    *("ServerSideEncryption", "SSEKMSKeyId", "BucketKeyEnabled"),
+)
+"""What goes along with the payload when only its floor is raised, besides its tags."""
 _OURS = frozenset({"Bucket", "Key", "Body", "IfMatch", "IfNoneMatch"})
 
 
@@ -95,6 +100,11 @@ class _Fence(ObjectFence):
 
     def _mark(self, key: str, found: Found, seen: int) -> Steps[bool]:
         kept = {name: found.fields[name] for name in _KEPT if found.fields.get(name)}
+        if found.fields.get("TagCount"):
+            tags = yield Request("get_object_tagging", {"Bucket": self._bucket, "Key": key}, _MISSING)
+            if tags.code is not None:
+                return False
+            kept["Tagging"] = urlencode([(tag["Key"], tag["Value"]) for tag in tags.fields["TagSet"]])
         body = _framed(seen, found.written, None if found.deleted else found.body)
         return (yield from self._replace(key, found, body, kept))
 
@@ -111,7 +121,7 @@ class S3Fence(_Fence, BlockingObjectFence):
     A resource is an object's key. Every method takes it and then the token, or what carries it; `settings` are further
     parameters of ``put_object``, such as ``ContentType``. A repetition by the client itself is harmless: the same
     holder may put the same bytes twice. To announce a token, the object is read and put once more, unless that token
-    was here already.
+    was here already: with its headers, metadata, storage class, encryption and tags, but without an ACL or a lock.
     """
 
     _ASYNC = False
