@@ -1,7 +1,8 @@
 """Freezes a holder at each of its steps, lets the next one in, thaws the first, and judges what it did.
 
 The critical section under test is a function of its lease. It runs once for each place where it can be frozen: before
-every line of the file it is in, at every ``await`` if it is async, or by a real SIGSTOP in a process of its own.
+every line of the file it is in, at every ``await`` of it and of its tasks if it is async, or by a real SIGSTOP in a
+process of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -24,6 +25,7 @@ from typing import Any, NoReturn
 import pytest
 
 from leasehold.errors import LeaseLost, Misuse
+from leasehold.testing.awaiting import AsyncHolder, holders_tasks
 from leasehold.worlds import boot_clock
 
 Work = Callable[[Any], Any]
@@ -111,13 +113,16 @@ class Stall:
 
         Blocking code is frozen before each line of the file that `work` is written in. `also` names further modules or
         functions, whose files count as well: where `work` is a lambda around your code, or calls another module of
-        yours. A test that would need more than `most` runs fails, rather than leave out the rest.
+        yours. Async code is frozen at each ``await``, and where a task of its own starts. A test that would need more
+        than `most` runs fails, rather than leave out the rest; of code in threads of its own it warns.
         """
         bench = _Bench(work, state, setup, name, patience, also)
         run = bench.in_process if process else bench.in_task if inspect.iscoroutinefunction(work) else bench.in_thread
         if process and inspect.iscoroutinefunction(work):
             raise Misuse("process=True takes a blocking function; wrap yours: lambda lease: asyncio.run(work(lease))")
         expected = bench.alone()
+        for left_out in bench.untried:
+            warnings.warn(left_out, stacklevel=2)
         unnoticed: str | None = None
         for point in range(1, most + 2):
             if point > most:
@@ -181,6 +186,8 @@ class _Bench:
     ) -> None:
         self.work, self.state, self.setup, self.name, self.patience = work, state, setup, name, patience
         self.files = frozenset(file for one in (work, *also) for file in _files_of(one))
+        self.untried: dict[str, None] = {}
+        """What the test cannot show, for people: each once, in the order in which it was found."""
 
     def alone(self) -> _Expected:
         """What the state is after the first holder alone, after both in good order, and after the second alone."""
@@ -194,9 +201,31 @@ class _Bench:
         return _Expected(*states)
 
     def _call(self, lease: StallLease) -> None:
-        result = self.work(lease)
-        if inspect.iscoroutine(result):
-            asyncio.run(result)
+        others = _OtherThreads(self.files)
+        with others:
+            result = self.work(lease)
+            if inspect.iscoroutine(result):
+                asyncio.run(self._call_in_task(result))
+        for place in others.places[:1]:
+            self.untried[
+                f"{place} runs in a thread that the critical section starts, where it was frozen nowhere; give the "
+                "function that runs there to a prove() of its own"
+            ] = None
+
+    async def _call_in_task(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        loop, holder = asyncio.get_running_loop(), AsyncHolder()
+        loop.set_task_factory(holders_tasks)
+        await holder.run(coroutine, self.patience)
+        if loop.get_task_factory() is not holders_tasks:
+            pytest.fail(
+                "the critical section sets a task factory of its own, so that the awaits of its tasks cannot be tried; "
+                "leave that to who calls it"
+            )
+        if holder.unfinished:
+            self.untried[
+                f"tasks of the critical section were still running {self.patience:g} s after its end, and what they do "
+                "later was not tried; await them in it"
+            ] = None
 
     # In a thread, frozen before a line
 
@@ -257,41 +286,42 @@ class _Bench:
     # As a task, frozen at an await
 
     def in_task(self, point: int) -> Course:
-        """Freeze a coroutine when it would go on after its `point`-th await."""
+        """Freeze a coroutine and its tasks when one of them would go on for the `point`-th time."""
         return asyncio.run(self._in_task(point))
 
     async def _in_task(self, point: int) -> Course:
-        clock, course, thaw = _Clock(), Course(None), asyncio.Event()
-        frozen = asyncio.Event()
-
-        async def freeze(where: str) -> None:
-            course.point = where
-            frozen.set()
-            await thaw.wait()
+        asyncio.get_running_loop().set_task_factory(holders_tasks)
+        clock, course, holder = _Clock(), Course(None), AsyncHolder(point)
 
         async def first() -> None:
             try:
-                await _Awaits(self.work(StallLease(self.name, _FIRST, clock)), point, freeze)
+                await holder.run(self.work(StallLease(self.name, _FIRST, clock)), self.patience)
             except Exception as error:  # noqa: BLE001 -- whatever it is, the holder noticed
                 course.error = repr(error)
-            finally:
-                frozen.set()
 
         task = asyncio.create_task(first())
-        await asyncio.wait_for(frozen.wait(), ENDS_WITHIN)
-        if course.point is not None:
-            clock.now += 2 * TTL
-            course.at_freeze = self.state()
-            second = asyncio.create_task(self.work(StallLease(self.name, _SECOND, clock)))
-            await asyncio.wait({second}, timeout=self.patience)
-            course.locked_out = not second.done()
-            if not course.locked_out:
-                course.after_second = self.state()
-            thaw.set()
-            await asyncio.wait_for(second, ENDS_WITHIN)
+        try:
+            await asyncio.wait_for(holder.stopped.wait(), ENDS_WITHIN)
+            course.point = holder.point
+            if course.point is not None:
+                clock.now += 2 * TTL
+                await self._second_in_task(course, clock, holder.thaw)
+        finally:
+            holder.thaw()
         await asyncio.wait_for(task, ENDS_WITHIN)
         course.at_end = self.state()
         return course
+
+    async def _second_in_task(self, course: Course, now: Callable[[], float], thaw: Callable[[], object]) -> None:
+        course.at_freeze = self.state()
+        lease = StallLease(self.name, _SECOND, now)
+        second = asyncio.create_task(AsyncHolder().run(self.work(lease), self.patience))
+        await asyncio.wait({second}, timeout=self.patience)
+        course.locked_out = not second.done()
+        if not course.locked_out:
+            course.after_second = self.state()
+        thaw()
+        await asyncio.wait_for(second, ENDS_WITHIN)
 
     # As a process, stopped before a line
 
@@ -379,29 +409,20 @@ class _Lines:
         return self._line
 
 
-class _Awaits:
-    """Runs a coroutine, and waits for `freeze` before it goes on after its n-th suspension."""
+class _OtherThreads:
+    """Notes where code of some files runs in threads that are started meanwhile."""
 
-    def __init__(self, coroutine: Any, point: int, freeze: Callable[[str], Coroutine[Any, Any, None]]) -> None:
-        self._coroutine, self._left, self._freeze = coroutine, point, freeze
+    def __init__(self, files: frozenset[str]) -> None:
+        self._files = files
+        self.places: list[str] = []
 
-    def __await__(self) -> Generator[Any, Any, Any]:
-        sent: Any = None
-        raised: BaseException | None = None
-        while True:
-            try:
-                waits_for = self._coroutine.throw(raised) if raised is not None else self._coroutine.send(sent)
-            except StopIteration as end:
-                return end.value
-            sent, raised = None, None
-            try:
-                sent = yield waits_for
-            except BaseException as error:  # noqa: BLE001 -- a cancellation, or what the awaited thing raised
-                raised = error
-            self._left -= 1
-            if self._left == 0:
-                yield from self._freeze(self._where()).__await__()
+    def __enter__(self) -> None:
+        self._before = threading.gettrace()
+        threading.settrace(self._called)
 
-    def _where(self) -> str:
-        frame = self._coroutine.cr_frame
-        return f"at the await in line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
+    def __exit__(self, *_: object) -> None:
+        threading.settrace(self._before)
+
+    def _called(self, frame: FrameType, _event: str, _argument: object) -> None:
+        if frame.f_code.co_filename in self._files:
+            self.places.append(f"line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}")
