@@ -5,8 +5,9 @@ The decisions are in `core/quorum.py`, what a server does in `core/quorum_server
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from leasehold.core.engine import Busy, Grant, Incumbent, NameStatus, Purpose, Renewal, Suspect, Want
@@ -91,7 +92,7 @@ class Wire(Protocol):
         """This holder waits no longer."""
         ...
 
-    async def wait(self, holder: str, until: float) -> None:
+    def wait(self, holder: str, until: float) -> Coroutine[Any, Any, None]:
         """Wait for a holder's wake-up."""
         ...
 
@@ -200,13 +201,12 @@ class RedlockEngine:
         # A majority is free once all but a minority of those that are occupied now have let go.
         still_needed = max(majority_of(self._servers) - (self._servers - len(occupied)), 1)
         ends = sorted(one.left for one in occupied)[still_needed - 1]
-        # The beat of its renewals is not watched here: no TTL is ever proved to be over.
-        incumbent = Incumbent(holds.token, 0, NOBODY_KNOWS, holds.about)
+        incumbent = _incumbent(holds.token, holds.about)
         return Busy(min(ends + SPLIT_PAUSE * self.world.chance(), silence) + 0.001, incumbent)
 
-    async def wait(self, want: Want, until: float) -> None:
+    def wait(self, want: Want, until: float) -> Coroutine[Any, Any, None]:
         """Return when the waiting asker is woken, or at `until`."""
-        await self._wire.wait(want.holder, until)
+        return self._wire.wait(want.holder, until)
 
     async def renew(self, leases: Sequence[Renewal], *, until: float) -> list[bool | None]:
         """Let a majority accept each token once more; None for a lease of which that cannot be known now."""
@@ -336,6 +336,15 @@ class RedlockEngine:
                 f"ttl must be at most {longest:g} on this engine, not {ttl:g}: a server that lost its data is kept out "
                 "for as long as the longest lease; set longest_ttl in the URL, the same in every program"
             )
+
+
+@functools.lru_cache(maxsize=64)
+def _incumbent(token: int, about: str) -> Incumbent:
+    """Who stands in the way, the same object for all who wait for it: there may be thousands.
+
+    The beat of its renewals is not watched here: no TTL is ever proved to be over.
+    """
+    return Incumbent(token, 0, NOBODY_KNOWS, about)
 
 
 def _never(_outcomes: list[Any]) -> bool:

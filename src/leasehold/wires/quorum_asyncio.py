@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from leasehold.core.quorum import AskGrant, Outcome, Request, majority_of
 from leasehold.errors import EngineError
@@ -28,6 +29,8 @@ from leasehold.wires.redis_setup import CHANNEL_PREFIX
 from leasehold.worlds import AsyncWorld
 
 Enough = Callable[[list[Any]], bool]
+NONE_OF_THEM: Final[frozenset[int]] = frozenset()
+"""Of the servers. It is kept, for an empty set takes as much as one that has something in it."""
 
 
 class AsyncMember(AsyncWire):
@@ -86,11 +89,17 @@ class AsyncMember(AsyncWire):
 class Waiter:
     """One who waits, and the servers that woke it since it asked last."""
 
-    __slots__ = ("bell", "servers")
+    __slots__ = ("hearing", "servers")
 
     def __init__(self) -> None:
-        self.servers: set[int] = set()
-        self.bell = asyncio.Event()
+        self.servers = NONE_OF_THEM
+        self.hearing: asyncio.Future[bool] | None = None
+
+    def wake(self, server: int) -> None:
+        """This server woke it, or may have."""
+        self.servers |= {server}
+        if self.hearing is not None:
+            _settle(self.hearing, heard=True)
 
 
 class Scattered:
@@ -159,7 +168,8 @@ class AsyncQuorumWire:
         self._codec, self._needed = codec, majority_of(len(quorum.targets))
         self._members = [AsyncMember(quorum, server, self._wake) for server in range(len(quorum.targets))]
         self._everybody = range(len(self._members))
-        self._waiters: dict[bytes, Waiter] = {}
+        self._waiters: dict[str, Waiter] = {}
+        self._context = contextvars.copy_context()  # one for all timers, of which there are as many as tasks that wait
 
     def wall(self) -> int:
         """The time of day in microseconds."""
@@ -168,7 +178,7 @@ class AsyncQuorumWire:
     async def scatter(self, request: Request, to: Sequence[int], until: float, enough: Enough) -> list[Outcome]:
         """Ask servers at once; returns what is known of each when it is enough, or when time is up."""
         if type(request) is AskGrant and request.patience is not None:
-            self._waiters[request.holder.encode()] = Waiter()
+            self._waiters[request.holder] = Waiter()
         return await self._scatter(message_for(self._codec, request), to, until, enough)
 
     async def scatter_all(self, requests: Sequence[Request], until: float, enough: Enough) -> list[Any]:
@@ -198,30 +208,26 @@ class AsyncQuorumWire:
 
     def settled(self, holder: str) -> None:
         """This holder waits no longer."""
-        self._waiters.pop(holder.encode(), None)
+        self._waiters.pop(holder, None)
 
     async def wait(self, holder: str, until: float) -> None:
         """Return once a majority has woken the holder, or soon after the first one did, or at `until`."""
-        waiter = self._waiters.get(holder.encode())
-        if waiter is None:
-            return
+        waiter, loop = self._waiters.get(holder), asyncio.get_running_loop()
         try:
-            await self._rung(waiter, until)
-            while waiter.servers and len(waiter.servers) < self._needed:
-                waiter.bell.clear()
-                if not await self._rung(waiter, min(until, self.world.now() + AFTER_FIRST_WAKE)):
-                    return
+            while waiter is not None and len(waiter.servers) < self._needed:
+                wakes_at = min(until, self.world.now() + AFTER_FIRST_WAKE) if waiter.servers else until
+                # Without a coroutine for that: each of thousands of waiting tasks would keep one.
+                waiter.hearing = loop.create_future()
+                left = max(wakes_at - self.world.now(), 0.0)
+                timer = loop.call_later(left, _settle, waiter.hearing, context=self._context)
+                try:
+                    if not await waiter.hearing:
+                        return
+                finally:
+                    timer.cancel()
         except BaseException:
             self.settled(holder)
             raise
-
-    async def _rung(self, waiter: Waiter, until: float) -> bool:
-        try:
-            async with asyncio.timeout(max(until - self.world.now(), 0.0)):
-                await waiter.bell.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def close(self) -> None:
         """Close the connections."""
@@ -235,8 +241,13 @@ class AsyncQuorumWire:
 
     def _wake(self, server: int, holder: bytes | None) -> None:
         """A server woke a holder; or its connection was lost, which is a reason for everybody to ask."""
-        waiters = list(self._waiters.values()) if holder is None else [self._waiters.get(holder)]
-        for waiter in waiters:
-            if waiter is not None:
-                waiter.servers.add(server)
-                waiter.bell.set()
+        if holder is None:
+            for waiter in list(self._waiters.values()):
+                waiter.wake(server)
+        elif (woken := self._waiters.get(holder.decode(errors="replace"))) is not None:
+            woken.wake(server)
+
+
+def _settle(hearing: asyncio.Future[bool], *, heard: bool = False) -> None:
+    if not hearing.done():
+        hearing.set_result(heard)
