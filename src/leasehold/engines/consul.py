@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Awaitable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from leasehold.core.engine import Busy, Grant, NameStatus, Purpose, Renewal, Suspect, Want
 from leasehold.core.worlds import World
@@ -20,7 +20,7 @@ from leasehold.engines.consul_facts import facts_of
 from leasehold.engines.consul_requests import FAREWELL, Requests
 from leasehold.engines.consul_sessions import Place, Session, Sessions
 from leasehold.engines.consul_taking import TRIES, Taking
-from leasehold.engines.consul_watch import Watches
+from leasehold.engines.consul_watch import Waiter, Watches
 from leasehold.engines.key_queue import NameKeys
 from leasehold.errors import EngineError, EngineUnavailable, Misuse, quoted
 from leasehold.wires.consul import (
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 KEPT: Final = 1 / 3
 """A session that waiters hang on is renewed whenever it has spent this share of its TTL."""
+LEFT_TO_ANOTHER: Final = 1 / 2
+"""The same, by who does not ask for news: thousands need not wake up for what the one that asks has done by then."""
 SHORT_WAIT: Final = 0.005
 """Who waits for longer than this, in seconds, hangs on a session for waiters, which costs a request or two."""
 
@@ -57,7 +59,7 @@ class ConsulEngine:
         self._family, self._wire, self._sessions = family, wire, family.sessions
         self._requests = Requests(wire, family.sessions, family.label)
         self._taking = Taking(wire, self._requests, family.sessions, self._keys)
-        self._watches = Watches(wire, family.sessions)
+        self._watches = Watches(wire, family.sessions, self._keys)
 
     def _keys(self, name: str) -> NameKeys:
         return consul_keys.keys_of(self._family.namespace, name)
@@ -75,30 +77,57 @@ class ConsulEngine:
 
     # Waiting
 
-    async def wait(self, want: Want, until: float) -> None:
-        """Return when what stands before the asker is gone; meanwhile keep its session alive."""
-        place = self._sessions.known(want.holder)
-        # What is asked for may be answered so much later.
-        if place is not None and place.blockade is not None and await self._hears(want, place, until - LATE):
-            place.woken = True
-        else:
-            await self.world.sleep(max(until - self.world.now(), 0.0))
+    def wait(self, want: Want, until: float) -> Coroutine[Any, Any, None]:
+        """To be awaited: returns when what stands before the asker is gone; meanwhile its session is kept alive.
 
-    async def _hears(self, want: Want, place: Place, until: float) -> bool:
-        """Whether there is a reason to look again before `until`."""
-        if self.world.now() >= until:
-            return False
-        folder = self._keys(want.name).all[0]
-        if await self._watches.news(folder, want.holder, place, min(until, self.world.now() + SHORT_WAIT)):
-            return True
-        await self._settle(place, until)
-        while not place.session.dead and (now := self.world.now()) < until:
-            refresh_at = place.session.renew_at(KEPT)
-            if now >= refresh_at:
-                await self._refresh_while_waiting(place.session, now, until)
-            elif await self._watches.news(folder, want.holder, place, min(until, refresh_at)):
-                return True
-        return place.session.dead
+        It is no coroutine of its own: each of thousands of waiting tasks would keep one.
+        """
+        place = self._sessions.known(want.holder)
+        if place is None or place.blockade is None:
+            return self._rest(until)
+        return self._wait(Waiter(place, self._wire.bell(), self.world.now() + SHORT_WAIT), until)
+
+    async def _wait(self, waiter: Waiter, until: float) -> None:
+        try:
+            self._watches.enter(waiter)
+            # What is asked for may be answered so much later.
+            while (step := self._next_step(waiter, until - LATE)) is not None:
+                await step
+        finally:
+            self._watches.leave(waiter)
+        if waiter.woken or waiter.place.session.dead:
+            waiter.place.woken = True
+        else:
+            await self._rest(until)
+
+    async def _rest(self, until: float) -> None:
+        await self.world.sleep(max(until - self.world.now(), 0.0))
+
+    def _next_step(self, waiter: Waiter, until: float) -> Awaitable[object] | None:
+        """What one who waits does next; None when there is a reason to look again, or at `until`."""
+        now, session = self.world.now(), waiter.place.session
+        if waiter.woken or now >= until:
+            return None
+        leads = self._watches.leads(waiter)
+        if waiter.settles_at is not None:
+            due_at = waiter.settles_at
+        elif session.dead:
+            return None
+        else:
+            due_at = session.renew_at(KEPT if leads else LEFT_TO_ANOTHER)
+        if now >= due_at:
+            return self._see_to_session(waiter, until)
+        return self._watches.news(waiter, min(until, due_at), leads=leads)
+
+    async def _see_to_session(self, waiter: Waiter, until: float) -> None:
+        """Hang on the right one, and later renew it; meanwhile another one asks for news."""
+        self._watches.leave(waiter)
+        if waiter.settles_at is not None:
+            waiter.settles_at = None
+            await self._settle(waiter.place, until)
+        else:
+            await self._refresh_while_waiting(waiter.place.session, self.world.now(), until)
+        self._watches.enter(waiter)
 
     async def _settle(self, place: Place, until: float) -> None:
         """Hang on a session that ends sooner: should this process die, nobody waits for it for long."""

@@ -99,15 +99,14 @@ class Session:
 class Place:
     """One attempt, or the lease that became of it: its key, and what is known of its place in the queue."""
 
+    # As little as can be: a client may have thousands of them.
     __slots__ = (
+        "_blockade",
         "_origin",
-        "_slot",
         "as_of",
-        "blockade",
         "home",
         "incumbent",
         "key",
-        "kind",
         "modified",
         "owed",
         "patient_until",
@@ -126,21 +125,17 @@ class Place:
         self._origin = self.home = self.session = session
         self.shelter: Session | None = None
         """The session that it hangs on while it waits for longer."""
-        self.kind = keys.slot(want.mode, "")
-        """How all keys begin that are for such leases of the name."""
-        self._slot: int | None = None
         session.places += 1
         if want.delay:
-            self.key = keys.slot(want.mode, f"{session.tag}.{os.urandom(8).hex()}")
+            slot = os.urandom(8).hex()
         else:
-            self._slot = session.slots.setdefault(self.kind, Slots()).take()
-            self.key = keys.slot(want.mode, f"{session.tag}.{self._slot}")
+            slot = str(session.slots.setdefault(keys.slot(want.mode, ""), Slots()).take())
+        self.key = keys.slot(want.mode, f"{session.tag}.{slot}")
         self.token: int | None = None
         """The index that the key was created at, once that is known."""
         self.modified = 0
         """The index at which the key was last changed, as far as is known: by this client, if nobody meddles."""
-        self.blockade: Blockade | None = None
-        """What it waits for; None when it holds the name, or when nothing is known yet."""
+        self._blockade: Blockade | bytes | None = None
         self.waits = False
         """Whether it was told to wait, for others or for the end of a lock-delay."""
         self.woken = False
@@ -157,9 +152,31 @@ class Place:
         """Whether it should have been given back, and could not be."""
 
     @property
+    def kind(self) -> bytes:
+        """How all keys begin that are for such leases of the name."""
+        return self.key[: self.key.rindex(b"/") + 1]
+
+    @property
+    def blockade(self) -> Blockade | None:
+        """What it waits for; None when it holds the name, or when nothing is known yet."""
+        kept = self._blockade
+        return Blockade(frozenset((kept,)), 0) if isinstance(kept, bytes) else kept
+
+    @blockade.setter
+    def blockade(self, blockade: Blockade | None) -> None:
+        self._blockade = blockade
+        if blockade is not None and len(blockade.keys) == 1 and not blockade.may_stay:
+            [self._blockade] = blockade.keys  # as with most: without a set for it
+
+    def may_wait_for(self, key: bytes) -> bool:
+        """Whether the key is one of those that it waits for, as far as is known."""
+        kept = self._blockade
+        return kept == key if isinstance(kept, bytes) else kept is None or key in kept.keys
+
+    @property
     def is_in_line(self) -> bool:
         """Whether its key stands in the queue, behind others, as far as is known here."""
-        known = self.token is not None and self.blockade is not None and not self.uncertain
+        known = self.token is not None and self._blockade is not None and not self.uncertain
         return known and not self.owed and not self.session.dead
 
     def hang_on(self, session: Session) -> None:
@@ -179,11 +196,12 @@ class Place:
         self.session.places -= 1
         if self.uncertain:
             self.owe()
-        elif self._slot is not None:
-            slots = self._origin.slots[self.kind]
-            slots.give_back(self._slot)
+        elif not self.want.delay:
+            kind = self.kind
+            slots = self._origin.slots[kind]
+            slots.give_back(int(self.key.rpartition(b".")[2]))
             if not slots.in_use:
-                del self._origin.slots[self.kind]
+                del self._origin.slots[kind]
 
 
 class Sessions:

@@ -8,6 +8,7 @@ locks and deletes it.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -87,7 +88,13 @@ class Attempt:
         oldest = self.place.incumbent
         if oldest is None:
             return Busy(ask_again, None)
-        return Busy(ask_again, Incumbent(oldest.created, 0, math.inf, about_in(oldest.value).about))
+        return Busy(ask_again, _incumbent(oldest.created, oldest.value))
+
+
+@functools.lru_cache(maxsize=64)
+def _incumbent(token: int, value: bytes) -> Incumbent:
+    """Who stands in the way, the same object for all who wait for it: there may be thousands."""
+    return Incumbent(token, 0, math.inf, about_in(value).about)
 
 
 class Taking:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from leasehold.core.worlds import World
 from leasehold.engines.consul_sessions import Place, Sessions
+from leasehold.engines.key_queue import NameKeys
 from leasehold.errors import EngineError
 from leasehold.wires.consul import ConsulWire, Entry, News
-from leasehold.wires.sockets import Bell
+
+if TYPE_CHECKING:
+    from leasehold.wires.consul_bells import Bell
 
 LONGEST_DOZE: Final = 5.0
 """After so long, who leaves the asking to another looks by itself: that one may have been interrupted."""
@@ -25,27 +28,33 @@ BREATHER: Final = 0.02
 """What a watch that ends at once, and brings nothing new, waits for before the next."""
 
 
+NOTHING: Final[frozenset[bytes]] = frozenset()
+"""Kept, for an empty set takes as much as one that has something in it."""
+
+
 class Waiter:
     """One attempt that waits, and what it has heard."""
 
-    __slots__ = ("bell", "gone", "holder", "place", "rank", "woken")
+    __slots__ = ("bell", "gone", "place", "rank", "settles_at", "woken")
 
-    def __init__(self, holder: str, place: Place, bell: Bell) -> None:
-        self.holder, self.place, self.bell = holder, place, bell
-        self.rank = place.token or 0
+    def __init__(self, place: Place, bell: Bell, settles_at: float) -> None:
+        self.place, self.bell = place, bell
+        self.settles_at: float | None = settles_at
+        """When it will have waited for long enough to be worth some effort; None once it was made."""
+        self.rank = 0
         """Where it stands among others."""
-        self.gone: set[bytes] = set()
+        self.gone = NOTHING
         self.woken = False
 
-    def hear(self, asked_for: frozenset[bytes] | None, found: Sequence[Entry]) -> None:
-        """These keys were found when some were asked for, or all of them (None)."""
+    def hear(self, asked_for: bytes | None, found: Sequence[Entry]) -> None:
+        """These keys were found when one was asked for, or all of them (None)."""
         blockade, token = self.place.blockade, self.place.token
         if blockade is None or token is None:
             self.wake()
             return
         # One without a session is what remains of a lost lease; one that is younger is used again, by a later attempt.
         there = {one.key for one in found if one.lease and one.created <= token}
-        self.gone |= (blockade.keys if asked_for is None else blockade.keys & asked_for) - there
+        self.gone |= (blockade.keys if asked_for is None else blockade.keys & {asked_for}) - there
         if len(blockade.keys - self.gone) <= blockade.may_stay or (asked_for is None and self.place.key not in there):
             self.wake()
 
@@ -62,36 +71,29 @@ def _rank(waiter: Waiter) -> int:
 class Watches:
     """All who wait in one world."""
 
-    def __init__(self, wire: ConsulWire, sessions: Sessions) -> None:
-        self._wire, self._sessions = wire, sessions
+    def __init__(self, wire: ConsulWire, sessions: Sessions, keys_of: Callable[[str], NameKeys]) -> None:
+        self._wire, self._sessions, self._keys_of = wire, sessions, keys_of
         self._world: World = wire.world
         self._lock = threading.Lock()
         self._waiting: dict[bytes, list[Waiter]] = {}
         """By the folder of the name; the first in the queue stands first."""
 
-    async def news(self, folder: bytes, holder: str, place: Place, until: float) -> bool:
-        """Whether there is a reason to look again before `until`."""
-        waiter = Waiter(holder, place, self._wire.bell())
-        try:
-            self._enter(folder, waiter)
-            while not waiter.woken and (now := self._world.now()) < until:
-                if self._leads(folder, waiter):
-                    await self._watch(folder, waiter, until)
-                else:
-                    await waiter.bell.wait(min(until, now + LONGEST_DOZE))
-            return waiter.woken
-        finally:
-            self._exit(folder, waiter)
+    def _folder(self, waiter: Waiter) -> bytes:
+        return self._keys_of(waiter.place.want.name).all[0]
 
-    def _enter(self, folder: bytes, waiter: Waiter) -> None:
+    def enter(self, waiter: Waiter) -> None:
+        """Stand among the others."""
+        waiter.rank = waiter.place.token or 0
         with self._lock:
-            waiting = self._waiting.setdefault(folder, [])
+            waiting = self._waiting.setdefault(self._folder(waiter), [])
             bisect.insort(waiting, waiter, key=_rank)
 
-    def _exit(self, folder: bytes, waiter: Waiter) -> None:
+    def leave(self, waiter: Waiter) -> None:
+        """Let another one ask Consul."""
+        folder = self._folder(waiter)
         with self._lock:
             waiting = self._waiting.get(folder, [])
-            # They may be thousands, who come and go whenever their session is to be renewed.
+            # They may be thousands.
             position = bisect.bisect_left(waiting, waiter.rank, key=_rank)
             while position < len(waiting) and waiting[position].rank == waiter.rank:
                 if waiting[position] is waiter:
@@ -103,17 +105,27 @@ class Watches:
             else:
                 self._waiting.pop(folder, None)
 
-    def _leads(self, folder: bytes, waiter: Waiter) -> bool:
+    def leads(self, waiter: Waiter) -> bool:
+        """Whether it is the one that asks Consul, for all of them."""
         with self._lock:
-            waiting = self._waiting[folder]
+            waiting = self._waiting[self._folder(waiter)]
             # One that was interrupted before it could leave is not known any more, once it was cleared away.
-            while waiting[0] is not waiter and self._sessions.known(waiting[0].holder) is not waiting[0].place:
+            while waiting[0] is not waiter and self._is_over(waiting[0].place):
                 del waiting[0]
             return waiting[0] is waiter
 
-    async def _watch(self, folder: bytes, waiter: Waiter, until: float) -> None:
+    def _is_over(self, place: Place) -> bool:
+        return self._sessions.known(place.want.holder) is not place
+
+    def news(self, waiter: Waiter, until: float, *, leads: bool) -> Awaitable[object]:
+        """To be awaited: returns at `until`, or when there is something to think about."""
+        if leads:
+            return self._watch(waiter, until)
+        return waiter.bell.wait(min(until, self._world.now() + LONGEST_DOZE))
+
+    async def _watch(self, waiter: Waiter, until: float) -> None:
         """Ask Consul once; tell all whom the answer concerns."""
-        place, blockade = waiter.place, waiter.place.blockade
+        folder, place, blockade = self._folder(waiter), waiter.place, waiter.place.blockade
         if blockade is None:
             waiter.wake()
             return
@@ -133,14 +145,14 @@ class Watches:
             await self._pause(POLL * (0.5 + self._world.chance()), until)
             waiter.wake()
             return
-        self._tell(folder, None if target == folder else frozenset({target}), place, news)
+        self._tell(folder, None if target == folder else target, place, news)
         if waiter.woken or self._world.now() - since >= BREATHER:
             return
         # The one before moves to another session now and then. If it is looked at only later, it may be gone by then.
         if not any(one.key == target and one.modified > seen for one in news.entries):
             await self._pause(BREATHER * self._world.chance(), until)
 
-    def _tell(self, folder: bytes, asked_for: frozenset[bytes] | None, place: Place, news: News) -> None:
+    def _tell(self, folder: bytes, asked_for: bytes | None, place: Place, news: News) -> None:
         with self._lock:
             waiting = list(self._waiting.get(folder, ()))
         if news.as_of < place.as_of and not (asked_for and news.entries):
@@ -151,7 +163,8 @@ class Watches:
             return
         place.as_of = max(place.as_of, news.as_of)
         for one in waiting:
-            one.hear(asked_for, news.entries)
+            if asked_for is None or one.place.may_wait_for(asked_for):
+                one.hear(asked_for, news.entries)
 
     async def _pause(self, seconds: float, until: float) -> None:
         await self._world.sleep(max(min(seconds, until - self._world.now()), 0.0))

@@ -52,7 +52,7 @@ def shared_slot() -> list[Edit]:
     return [
         edit(
             consul_sessions.Place.__init__,
-            ("self._slot = session.slots", "self._slot = 0 * session.slots"),
+            ("slot = str(session.slots", "slot = str(0 * session.slots"),
         ),
     ]
 

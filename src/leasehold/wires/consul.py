@@ -12,7 +12,7 @@ import json
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from leasehold.core.worlds import World
@@ -23,6 +23,9 @@ from leasehold.wires.consul_line import Dialling, Line
 from leasehold.wires.http import Answer
 from leasehold.wires.sockets import BlockingSockets, Sockets
 from leasehold.wires.sql_pool import Pool
+
+if TYPE_CHECKING:
+    from leasehold.wires.consul_bells import Bell
 
 T = TypeVar("T")
 Operation = str
@@ -88,7 +91,6 @@ def unlocking(key: bytes, session: str, value: bytes) -> Operation:
     return _with_value(_on_session("unlock", key, session), value)
 
 
-@functools.lru_cache(_KNOWN)
 def if_on(key: bytes, session: str) -> Operation:
     """Refuse everything unless the key hangs on this session."""
     return _on_session("check-session", key, session)
@@ -143,7 +145,7 @@ class ConsulWire:
 
     def __init__(self, address: Address, sockets: Sockets) -> None:
         self.world: World = sockets.world
-        self.bell = sockets.bell
+        self.bell: Callable[[], Bell] = sockets.bell
         self._address, self._dialling = (
             f"consul at {', '.join(map(str, address.endpoints))}",
             Dialling(address, sockets),
@@ -372,6 +374,8 @@ def _entry(stored: dict[str, Any]) -> Entry:
     created, modified = _positive(stored["CreateIndex"]), _positive(stored["ModifyIndex"])
     if created > modified:
         raise ValueError("changed before it was created")
+    if created == modified:
+        modified = created  # one number for both: thousands who wait keep them
     return Entry(stored["Key"].encode(), created, modified, str(stored.get("Session") or ""), value)
 
 
@@ -388,6 +392,9 @@ def blocking_wire(address: Address) -> ConsulWire:
 
 def asyncio_wire(address: Address) -> ConsulWire:
     """For the tasks of an event loop."""
+    from leasehold.wires.consul_bells import AsyncBells
     from leasehold.wires.sockets_asyncio import AsyncSockets
 
-    return ConsulWire(address, AsyncSockets())
+    wire = ConsulWire(address, AsyncSockets())
+    wire.bell = AsyncBells(wire.world).bell
+    return wire
