@@ -26,10 +26,8 @@ POLL: Final = 0.5
 """How often one looks who cannot be told, since all connections for waiting are in use."""
 BREATHER: Final = 0.02
 """What a watch that ends at once, and brings nothing new, waits for before the next."""
-
-
 NOTHING: Final[frozenset[bytes]] = frozenset()
-"""Kept, for an empty set takes as much as one that has something in it."""
+"""One for all: an empty set takes as much memory as one that has something in it."""
 
 
 class Waiter:

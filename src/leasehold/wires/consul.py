@@ -392,9 +392,9 @@ def blocking_wire(address: Address) -> ConsulWire:
 
 def asyncio_wire(address: Address) -> ConsulWire:
     """For the tasks of an event loop."""
-    from leasehold.wires.consul_bells import AsyncBells
+    from leasehold.wires.consul_bells import LightBells
     from leasehold.wires.sockets_asyncio import AsyncSockets
 
     wire = ConsulWire(address, AsyncSockets())
-    wire.bell = AsyncBells(wire.world).bell
+    wire.bell = LightBells(wire.world).bell
     return wire

@@ -24,7 +24,7 @@ class Bell(Protocol):
         ...
 
 
-class AsyncBells:
+class LightBells:
     """Makes bells for the tasks of one event loop."""
 
     def __init__(self, world: World) -> None:
@@ -32,17 +32,17 @@ class AsyncBells:
         self.context = contextvars.copy_context()
         """One for all timers, of which there are as many as tasks that wait."""
 
-    def bell(self) -> AsyncBell:
+    def bell(self) -> LightBell:
         """A new bell."""
-        return AsyncBell(self)
+        return LightBell(self)
 
 
-class AsyncBell:
+class LightBell:
     """A bell for one task, which waits for it without a coroutine. Any thread may ring it."""
 
     __slots__ = ("_bells", "_hearing", "_rung")
 
-    def __init__(self, bells: AsyncBells) -> None:
+    def __init__(self, bells: LightBells) -> None:
         self._bells, self._rung = bells, False
         self._hearing: asyncio.Future[bool] | None = None
 

@@ -30,7 +30,7 @@ from leasehold.worlds import AsyncWorld
 
 Enough = Callable[[list[Any]], bool]
 NONE_OF_THEM: Final[frozenset[int]] = frozenset()
-"""Of the servers. It is kept, for an empty set takes as much as one that has something in it."""
+"""Of the servers. One for all: an empty set takes as much memory as one that has something in it."""
 
 
 class AsyncMember(AsyncWire):
