@@ -49,7 +49,7 @@ def wait_together(driven: Driven, wanted: list[Want], seconds: float) -> None:
         thread.join()
 
 
-@pytest.mark.parametrize(("leader", "follower"), [(1.0, 1.0), (2.0, 1.0), (1.0, 2.0)])
+@pytest.mark.parametrize(("leader", "follower"), [(1.0, 1.0), (2.0, 1.0), (5.0, 0.75)])
 def test_every_session_that_somebody_waits_on_is_renewed(
     driven: Driven, server: ConsulNode, leader: float, follower: float
 ) -> None:

@@ -140,6 +140,8 @@ class Watches:
             waiter.wake()
             return
         if news is None:
+            if self._world.now() >= until:
+                return  # nor is it that there was none left to ask in
             await self._pause(POLL * (0.5 + self._world.chance()), until)
             waiter.wake()
             return
