@@ -90,14 +90,14 @@ class EtcdAndModel(RuleBasedStateMachine):
         self.watched = Watched(self.model, lambda answer: self.told.extend(messages.news_of(answer).deleted))
         self.model.deleted = self.watched.deleted
         self.hub, self.heard = WatchHub(self.lines), Heard()
-        self.watching = self.hub.watch(*self.everything, self.heard)
-        self.watching.__enter__()
+        self.watching = self.hub.watch(*self.everything)
+        self.hub.begin(self.watching, self.heard)
         self.watched.ask(messages.watch(1, *self.everything))
         assert self.heard.begun.wait(TELLS_WITHIN)
 
     def teardown(self) -> None:
         if hasattr(self, "watching"):
-            self.watching.__exit__(None, None, None)
+            self.hub.leave(self.watching)
             self.hub.close()
             for lease in list(self.model.leases):
                 self.ask(messages.REVOKE, messages.lease_id(lease))

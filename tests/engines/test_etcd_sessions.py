@@ -17,7 +17,7 @@ def test_who_asks_again_is_remembered_when_its_session_seems_over() -> None:
     sessions.rehome(place, 3, 4.0)
     waiting = sessions.waiting_for(3, 4.0)
     waiting.confirm(4.0, 3.0)
-    place.may_hang_on.add(waiting)
+    place.may_also_hang_on(waiting)
     assert sessions.known(wanted.holder) is place
     assert sessions.place_for(wanted, keys_of("", "a"), 4.0) is not place
     assert place.key in waiting.debts, "whoever keeps this session alive deletes the key"

@@ -38,8 +38,9 @@ from leasehold.wires.etcd_messages import looking
 
 if TYPE_CHECKING:
     from leasehold.lease import LeaseView
-    from leasehold.wires.etcd import Bell, Wire
+    from leasehold.wires.etcd import Wire
     from leasehold.wires.etcd_watch import Watch
+    from leasehold.wires.sockets import Bell
 
 T = TypeVar("T")
 
@@ -94,17 +95,36 @@ class EtcdEngine:
             await self._pause(until)
             return
         news = _News(place, place.blockade, self._wire.bell())
-        keys = self._keys(want.name)
-        span = (min(news.left), b"") if len(news.left) == 1 else keys.in_the_way_of(want.mode)
-        with contextlib.ExitStack() as watching:
-            watch = watching.enter_context(self._family.hub.watch(*span, news, keep=True))
-            if not await self._listen_in_doubt(want, place, news, watch, until):
+        before, own = self._watch_of(place.blockade, want), self._family.hub.watch(place.key)
+        # No context managers, and no coroutine but this one while it rests: each of thousands would keep them.
+        try:
+            self._family.hub.begin(before, news)
+            if not await self._listen_in_doubt(want, place, news, before, until):
                 news.patient = False
-                watching.enter_context(self._family.vigil.keep((place.session, place.home), news))
-                watching.enter_context(self._family.hub.watch(place.key, b"", news))
-                await self._listen(want, place, news, until, until)
+                self._family.vigil.keep((place.session, place.home), news)
+                self._family.hub.begin(own, news)
+                while not await self._has_reason(await news.bell.wait(until), want, place, news, until):
+                    if self.world.now() >= until:
+                        break
+        finally:
+            self._hear_no_more(news, before, own)
         if news.broken:
             await self._pause(until)
+
+    def _watch_of(self, blockade: layout.Blockade, want: Want) -> Watch:
+        if len(blockade.keys) == 1:
+            return self._family.hub.watch(*blockade.keys)
+        return self._family.hub.watch(*self._keys(want.name).in_the_way_of(want.mode))
+
+    def _hear_no_more(self, news: _News, before: Watch, own: Watch) -> None:
+        """Leave all of them, though one be interrupted; some may not have begun."""
+        try:
+            self._family.hub.leave(before, keep=True)
+        finally:
+            try:
+                self._family.hub.leave(own)
+            finally:
+                self._family.vigil.leave(news)
 
     async def _listen_in_doubt(self, want: Want, place: Place, news: _News, watch: Watch, latest: float) -> bool:
         """The same as `_listen` for a short wait; now and then look oneself, while a watch may tell too late."""
@@ -120,15 +140,16 @@ class EtcdEngine:
 
     async def _listen(self, want: Want, place: Place, news: _News, until: float, latest: float) -> bool:
         """Whether there is a reason to ask again before `until`. A look may last longer, but not beyond `latest`."""
-        while True:
-            heard = await news.bell.heard(until - self.world.now())
-            now = self.world.now()
-            if news.reason or place.session.over(now):
-                return True
-            if heard and await self._has_changed(want, place, latest):
-                return True
-            if now >= until:
+        while not await self._has_reason(await news.bell.wait(until), want, place, news, latest):
+            if self.world.now() >= until:
                 return False
+        return True
+
+    async def _has_reason(self, heard: bool, want: Want, place: Place, news: _News, latest: float) -> bool:
+        """Whether to ask again, by what was told; or, if the bell was heard without a reason, by what a look shows."""
+        if news.reason or place.session.over(self.world.now()):
+            return True
+        return heard and await self._has_changed(want, place, latest)
 
     async def _has_changed(self, want: Want, place: Place, latest: float) -> bool:
         """Look whether anything happened that no watch has told of."""
@@ -191,7 +212,7 @@ class EtcdEngine:
         """Hang the key of a lease on another session; its place and its token stay. False when it was written since."""
         try:
             await self._requests.confirm(session, until, lease.ttl * FRESH)
-            place.may_hang_on.add(session)
+            place.may_also_hang_on(session)
             condition, hang = messages.if_modified(place.key, place.modified), messages.hang(place.key, session.id)
             place.loose = True
             outcome = await self._requests.txn([condition], [hang], [], until, place)
@@ -283,11 +304,14 @@ class EtcdEngine:
 class _News:
     """What a waiter hears of the keys that it waits for; told in the thread that reads the watches."""
 
+    __slots__ = ("_behind", "_left", "_may_stay", "_own", "_seen_at", "bell", "broken", "patient", "reason")
+
     def __init__(self, place: Place, blockade: layout.Blockade, bell: Bell) -> None:
         self._own, self._seen_at, self._may_stay = place.key, place.revision, blockade.may_stay
-        self._behind = place.behind
-        self.left, self.bell = set(blockade.keys), bell
-        self.patient = place.incumbent is not None and place.incumbent.key not in self.left
+        self._behind, self.bell = place.behind, bell
+        self._left = set(blockade.keys) if len(blockade.keys) > 1 else None
+        """Those that are not gone yet, where it waits for several."""
+        self.patient = place.incumbent is not None and place.incumbent.key not in blockade.keys
         """Whether it waits for another waiter: that one will hardly be gone before the watch has begun."""
         self.reason = False
         """Whether to ask again; without one, a ring of the bell means: look whether something was missed."""
@@ -307,8 +331,9 @@ class _News:
         """A key is gone. One that went before the latest answer was there again when that was given."""
         if revision <= self._seen_at:
             return
-        self.left.discard(key)
-        if key == self._own or len(self.left) <= self._may_stay:
+        if self._left is not None:
+            self._left.discard(key)
+        if self._left is None or key == self._own or len(self._left) <= self._may_stay:
             self.reason = True
             self.bell.ring()
 

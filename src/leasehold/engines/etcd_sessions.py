@@ -75,14 +75,13 @@ class Place:
     """One attempt, or the lease that became of it: its key, and what is known of its place in the queue."""
 
     __slots__ = (
+        "_blockade",
         "_origin",
         "_slot",
         "behind",
-        "blockade",
         "home",
         "incumbent",
         "key",
-        "kind",
         "loose",
         "may_hang_on",
         "modified",
@@ -96,15 +95,14 @@ class Place:
     def __init__(self, session: Session, keys: NameKeys, mode: Mode) -> None:
         """Take the first free slot. `home` is the session for the lease, `session` the one that the key hangs on."""
         self._origin = self.home = self.session = session
-        self.kind = keys.slot(mode, "")
-        """How all keys of the name and of this mode begin."""
-        taken = session.slots.setdefault(self.kind, set())
+        kind = keys.slot(mode, "")
+        taken = session.slots.setdefault(kind, set())
         self._slot = next(number for number in itertools.count() if number not in taken)
         taken.add(self._slot)
         session.places += 1
-        self.key = self.kind + f"{session.id:x}.{self._slot}".encode()
-        self.may_hang_on = {session}
-        """Every session that a request to hang the key on it was sent for."""
+        self.key = kind + f"{session.id:x}.{self._slot}".encode()
+        self.may_hang_on = [session]
+        """Every session that a request to hang the key on it was sent for. A set would take twice the memory."""
         self.token: int | None = None
         """The revision that created the key, once that is known."""
         self.modified = 0
@@ -115,8 +113,7 @@ class Place:
         """
         self.loose = False
         """Whether such a request may still be carried out, although the key is held."""
-        self.blockade: Blockade | None = None
-        """What it waits for; None when it holds the name, or when nothing is known yet."""
+        self._blockade: Blockade | None = None
         self.behind: Place | None = None
         """The waiter of this client that it waits for, if it is one."""
         self.incumbent: Key | None = None
@@ -129,9 +126,30 @@ class Place:
         """Whether it should have been given back, and could not be."""
 
     @property
+    def kind(self) -> bytes:
+        """How all keys of the name and of this mode begin."""
+        return self.key[: self.key.rindex(b"/") + 1]
+
+    @property
+    def blockade(self) -> Blockade | None:
+        """What it waits for; None when it holds the name, or when nothing is known yet."""
+        behind = self.behind
+        # Made when it is asked for: most of a crowd wait behind one of their own, and each would keep a set.
+        return self._blockade if behind is None else Blockade(frozenset((behind.key,)), 0)
+
+    @blockade.setter
+    def blockade(self, blockade: Blockade | None) -> None:
+        self._blockade, self.behind = blockade, None
+
+    @property
     def waits(self) -> bool:
         """Whether its key stands in the queue, behind others, as far as is known here."""
-        return self.token is not None and self.blockade is not None and not self.uncertain and not self.owed
+        return self.token is not None and self._blockade is not None and not self.uncertain and not self.owed
+
+    def may_also_hang_on(self, session: Session) -> None:
+        """A request to hang the key on a session is about to be sent."""
+        if session not in self.may_hang_on:
+            self.may_hang_on.append(session)
 
     def hangs_on(self, lease: int) -> Session | None:
         """The session with this id, if its key may hang on it."""

@@ -58,12 +58,12 @@ class Attempt:
         return messages.put_if_absent(*self._key_on(session))
 
     def _key_on(self, session: Session) -> tuple[bytes, bytes, int]:
-        self.place.may_hang_on.add(session)
+        self.place.may_also_hang_on(session)
         return self.place.key, value_of(self.want, time.time(), self.patience, with_mode=True), session.id
 
     def hang(self, session: Session) -> bytes:
         """Hang the key on another session; its place and its token stay."""
-        self.place.may_hang_on.add(session)
+        self.place.may_also_hang_on(session)
         return messages.hang(self.place.key, session.id)
 
     def oldest(self) -> bytes:
@@ -81,9 +81,10 @@ class Attempt:
         """Take note of what is before one's own key, given the keys around it, newest first. None: nothing is."""
         place = self.place
         before = [one for one in reversed(latest) if place.token is not None and one.created < place.token]
-        place.blockade, place.revision = layout.blockade(self.want.mode, self.want.limit, before), revision
-        place.behind = None
-        return None if place.blockade is None else Busy(SILENCE, _incumbent(place.incumbent))
+        blockade, place.revision = layout.blockade(self.want.mode, self.want.limit, before), revision
+        if place.blockade != blockade:  # else it is still the one that it is behind, if that is known
+            place.blockade = blockade
+        return None if blockade is None else Busy(SILENCE, _incumbent(place.incumbent))
 
 
 @functools.lru_cache(maxsize=SAME_AGAIN)
@@ -101,8 +102,12 @@ def _seeing(key: bytes) -> bytes:
     return looking(messages.look(key))
 
 
+@functools.lru_cache(maxsize=SAME_AGAIN)
 def _incumbent(oldest: Key | None) -> Incumbent | None:
-    """The key that is in the way. How often it was renewed cannot be seen, so no suspicion of it ever ripens."""
+    """The key that is in the way. How often it was renewed cannot be seen, so no suspicion of it ever ripens.
+
+    It is the same object for all who wait for that key: there may be thousands of them.
+    """
     return Incumbent(oldest.created, 0, math.inf, about_in(oldest.value).about) if oldest is not None else None
 
 
@@ -224,8 +229,7 @@ class Taking:
         self._note_written(place, outcome.find(place.key))
         if not _stands_behind(place, ahead.key, outcome):
             return await self._look(attempt)
-        place.blockade, place.revision = layout.Blockade(frozenset((ahead.key,)), 0), outcome.revision
-        place.behind = ahead
+        place.behind, place.revision = ahead, outcome.revision
         self._sessions.joined(place)
         return Busy(SILENCE, _incumbent(place.incumbent))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from leasehold.core.worlds import run_blocking
@@ -42,25 +42,23 @@ class Vigil:
         self._kept: dict[Session, dict[Listener, None]] = {}
         self._thread: threading.Thread | None = None
 
-    @contextlib.contextmanager
-    def keep(self, sessions: Collection[Session], listener: Listener) -> Iterator[None]:
-        """Keep these sessions alive while in the block."""
-        try:
-            with self._lock:
-                is_new = any(session not in self._kept for session in sessions)
-                for session in sessions:
-                    self._kept.setdefault(session, {})[listener] = None
-                self._see_to_it()
-            if is_new:
-                self._call()
-            yield
-        finally:
-            with self._lock:
-                for session in sessions:
-                    listeners = self._kept.get(session, {})
-                    listeners.pop(listener, None)
-                    if not listeners:
-                        self._kept.pop(session, None)
+    def keep(self, sessions: Collection[Session], listener: Listener) -> None:
+        """Keep these sessions alive for the listener. Whatever comes of it, `leave` has to follow."""
+        with self._lock:
+            is_new = any(session not in self._kept for session in sessions)
+            for session in sessions:
+                self._kept.setdefault(session, {})[listener] = None
+            self._see_to_it()
+        if is_new:
+            self._call()
+
+    def leave(self, listener: Listener) -> None:
+        """No session need be kept alive for the listener any more."""
+        with self._lock:
+            for session, listeners in list(self._kept.items()):
+                listeners.pop(listener, None)
+                if not listeners:
+                    del self._kept[session]
 
     def _see_to_it(self) -> None:
         """Have somebody look after them; called with the lock held."""
@@ -86,14 +84,13 @@ class Vigil:
     async def _look_after_all(self, requests: Requests) -> float:
         """Do what is due; returns when to look again."""
         with self._lock:
-            kept = {session: list(listeners) for session, listeners in self._kept.items()}
+            kept = list(self._kept)
         shortest = min((session.ttl for session in kept), default=LINGERS)
         look_at = requests.world.now() + LINGERS
-        for session, listeners in kept.items():
+        for session in kept:
             now = requests.world.now()
             if session.over(now):
-                for listener in listeners:
-                    listener.ended()
+                self._tell_of_the_end(session)
                 continue
             if now >= session.refresh_at(session.ttl * KEPT):
                 session.claim(now)
@@ -101,3 +98,9 @@ class Vigil:
                     await requests.refresh(session, now + shortest * ONE_REQUEST)
             look_at = min(look_at, session.refresh_at(session.ttl * KEPT))
         return look_at
+
+    def _tell_of_the_end(self, session: Session) -> None:
+        with self._lock:
+            listeners = list(self._kept.get(session, ()))
+        for listener in listeners:
+            listener.ended()

@@ -9,7 +9,7 @@ RUNG = object()
 
 
 class SimBell:
-    """Implements the bells of `leasehold.wires.sockets` and of `leasehold.wires.etcd`."""
+    """Implements the bells of `leasehold.wires.sockets`."""
 
     __slots__ = ("_hearing", "_rung", "_world")
 
@@ -26,14 +26,10 @@ class SimBell:
 
     async def wait(self, until: float) -> bool:
         """Return True when it was rung, since it was made or heard; False at `until`."""
-        return await self.heard(until - self._world.now())
-
-    async def heard(self, seconds: float) -> bool:
-        """Whether it rang since it was last heard, or rings within so long."""
         scheduler = self._world.scheduler
         if not self._rung:
             self._hearing = task = scheduler.current
-            scheduler.resume_at(scheduler.now + self._world.duration(max(seconds, 0.0)), task)
+            scheduler.resume_at(scheduler.now + self._world.duration(max(until - self._world.now(), 0.0)), task)
             try:
                 await PARK
             finally:

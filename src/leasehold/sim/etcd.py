@@ -6,8 +6,6 @@ delivers in order or breaks), the threads of the client (tasks of its process), 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -26,10 +24,11 @@ from leasehold.sim.scheduler import PARK
 from leasehold.sim.site import Site
 from leasehold.sim.world import SimAlarm, SimWorld
 from leasehold.wires import etcd_messages as messages
-from leasehold.wires.etcd import Bell, Call, Wire
+from leasehold.wires.etcd import Call, Wire
 from leasehold.wires.etcd_address import address_from_url
 from leasehold.wires.etcd_lines import Line, Lines, Metadata
 from leasehold.wires.etcd_watch import Listener, Watch, WatchHub, _Stream
+from leasehold.wires.sockets import Bell
 
 ADDRESS: Final = address_from_url("etcd://one:2379,two:2379,three:2379")
 LATE: Final = object()
@@ -253,13 +252,11 @@ class SimHub(WatchHub):
         super().__init__(lines)
         self._site = site
 
-    @contextlib.contextmanager
-    def watch(self, key: bytes, end: bytes, listener: Listener, *, keep: bool = False) -> Iterator[Watch]:
-        """Have deletions told while in the block."""
-        with super().watch(key, end, listener, keep=keep) as watch:
-            if self._stream is not None:
-                cast(SimStream, self._stream).flush()
-            yield watch
+    def begin(self, watch: Watch, listener: Listener) -> None:
+        """Have deletions told to the listener."""
+        super().begin(watch, listener)
+        if self._stream is not None:
+            cast(SimStream, self._stream).flush()
 
     def _open(self) -> _Stream:
         return SimStream(self._lines.current(), self, self._site)

@@ -9,11 +9,9 @@ Nothing is sent twice, except what etcd refused for want of a valid log-in, whic
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 
@@ -24,23 +22,13 @@ from leasehold.wires import etcd_messages as messages
 from leasehold.wires.etcd_errors import LoggedOut
 from leasehold.wires.etcd_lines import GATE, Line, Lines, Metadata
 from leasehold.wires.room import AsyncRoom
+from leasehold.wires.sockets import Bell, BlockingBell
+from leasehold.wires.sockets_asyncio import AsyncBell
 from leasehold.worlds import AsyncWorld, BlockingWorld
 
 Call: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
 BEYOND_ITS_DEADLINE = 5.0
 """gRPC itself ends a call at its deadline; this long after that, a task no longer relies on it."""
-
-
-class Bell(Protocol):
-    """Rung by another thread, heard by one waiter."""
-
-    def ring(self) -> None:
-        """Ring it, from any thread; counts when nobody listens yet."""
-        ...
-
-    async def heard(self, seconds: float) -> bool:
-        """Whether it rang since it was last heard, or rings within so long."""
-        ...
 
 
 class Wire(ABC):
@@ -96,7 +84,7 @@ class Wire(ABC):
 
     @abstractmethod
     def bell(self) -> Bell:
-        """A bell that one caller of this world can wait for."""
+        """A bell that one caller of this world can wait for, and any thread can ring."""
 
 
 class BlockingWire(Wire):
@@ -112,20 +100,7 @@ class BlockingWire(Wire):
 
     def bell(self) -> Bell:
         """A bell for a thread."""
-        return _ThreadBell()
-
-
-class _ThreadBell:
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def ring(self) -> None:
-        self._event.set()
-
-    async def heard(self, seconds: float) -> bool:
-        heard = self._event.wait(max(seconds, 0.0))
-        self._event.clear()
-        return heard
+        return BlockingBell(self.world)
 
 
 class AsyncWire(Wire):
@@ -137,12 +112,12 @@ class AsyncWire(Wire):
         self.room = AsyncRoom(self.world, "etcd", FEW)
 
     async def _exchange(self, call: Call, request: bytes, seconds: float, metadata: Metadata) -> bytes:
-        bell = _LoopBell()
+        bell = self.bell()
         with GATE:
             answer = call.future(request, timeout=seconds, metadata=metadata)
         answer.add_done_callback(lambda _answer: bell.ring())
         try:
-            await bell.heard(seconds + BEYOND_ITS_DEADLINE)
+            await bell.wait(self.world.now() + seconds + BEYOND_ITS_DEADLINE)
             return answer.result(timeout=0)
         except grpc.FutureTimeoutError:
             raise OutcomeUnknown("gRPC did not keep the deadline of a request to etcd") from None
@@ -151,24 +126,4 @@ class AsyncWire(Wire):
 
     def bell(self) -> Bell:
         """A bell for a task."""
-        return _LoopBell()
-
-
-class _LoopBell:
-    def __init__(self) -> None:
-        self._loop, self._event = asyncio.get_running_loop(), asyncio.Event()
-
-    def ring(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._event.set)
-        except RuntimeError:  # the loop is closed: nobody listens any more
-            return
-
-    async def heard(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(max(seconds, 0.0)):
-                await self._event.wait()
-        except TimeoutError:
-            return False
-        self._event.clear()
-        return True
+        return AsyncBell(self.world)

@@ -9,7 +9,6 @@ who waits for it: it then costs no request, and has not begun too late.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import queue
 import threading
@@ -55,9 +54,11 @@ class Watch:
 
     __slots__ = ("begun", "end", "heard", "in_vain", "key", "listener", "number")
 
-    def __init__(self, number: int, key: bytes, end: bytes, listener: Listener) -> None:
-        self.number, self.key, self.end = number, key, end
-        self.listener: Listener | None = listener
+    def __init__(self, key: bytes, end: bytes) -> None:
+        self.key, self.end = key, end
+        self.listener: Listener | None = None
+        self.number = 0
+        """What the stream calls it, once it is asked for."""
         self.begun: int | None = None
         """The revision at which it had begun, once that is known."""
         self.heard = 0
@@ -167,26 +168,26 @@ class WatchHub:
         self._left_behind: list[_Stream | None] = []
         lines.on_move = self._leave
 
-    @contextlib.contextmanager
-    def watch(self, key: bytes, end: bytes, listener: Listener, *, keep: bool = False) -> Iterator[Watch]:
-        """Have deletions told while in the block: of one key, or of those from `key` up to but not including `end`.
+    def watch(self, key: bytes, end: bytes = b"") -> Watch:
+        """A watch that has yet to begin: of one key, or of those from `key` up to but not including `end`."""
+        return Watch(key, end)
 
-        `keep` it afterwards, if that one key is likely to be waited for again.
-        """
-        watch, stream = Watch(next(self._numbers), key, end, listener), None
-        try:
-            with self._lock:
-                stream = self._stream = self._stream or self._open()
-                stream.begin(watch)
-            if watch.begun is not None:
-                listener.began(watch.begun)
-            if watch.heard:
-                listener.deleted(key, watch.heard)
-            yield watch
-        finally:
-            with self._lock:
-                if stream is not None:
-                    stream.leave(watch, keep=keep and not end)
+    def begin(self, watch: Watch, listener: Listener) -> None:
+        """Have deletions told to the listener. Whatever comes of it, `leave` has to follow."""
+        with self._lock:
+            stream = self._stream = self._stream or self._open()
+            watch.number, watch.listener = next(self._numbers), listener
+            stream.begin(watch)
+        if watch.begun is not None:
+            listener.began(watch.begun)
+        if watch.heard:
+            listener.deleted(watch.key, watch.heard)
+
+    def leave(self, watch: Watch, *, keep: bool = False) -> None:
+        """Have no more told, even if it has not begun. `keep` it, if its one key is likely to be waited for again."""
+        with self._lock:
+            if self._stream is not None:  # one that has ended has told so, and keeps nothing
+                self._stream.leave(watch, keep=keep and not watch.end)
 
     def _open(self) -> _Stream:
         stream = _Stream(self._lines.current(), self._lines.metadata)
