@@ -27,7 +27,7 @@ from leasehold.engines import key_queue as layout
 from leasehold.engines.etcd_facts import facts_of
 from leasehold.engines.etcd_requests import FRESH, Requests
 from leasehold.engines.etcd_sessions import Place, Session, Sessions
-from leasehold.engines.etcd_taking import Taking
+from leasehold.engines.etcd_taking import SILENCE, Taking
 from leasehold.engines.etcd_vigil import Vigil
 from leasehold.engines.family import JoinedFamily
 from leasehold.errors import EngineError, EngineUnavailable, Misuse, OutcomeUnknown, quoted
@@ -103,13 +103,20 @@ class EtcdEngine:
                 news.patient = False
                 self._family.vigil.keep((place.session, place.home), news)
                 self._family.hub.begin(own, news)
-                while not await self._has_reason(await news.bell.wait(until), want, place, news, until):
-                    if self.world.now() >= until:
-                        break
+                quiet_until = self._quiet_until(until)
+                while not await self._has_reason(await news.bell.wait(quiet_until), want, place, news, until):
+                    if self.world.now() >= quiet_until:
+                        if quiet_until >= until or not news.knows_better:
+                            break
+                        quiet_until = self._quiet_until(until)
         finally:
             self._hear_no_more(news, before, own)
         if news.broken:
             await self._pause(until)
+
+    def _quiet_until(self, until: float) -> float:
+        """Until when it need not doubt that it will be told, nor look whether the one before it still waits."""
+        return min(until, self.world.now() + SILENCE)
 
     def _watch_of(self, blockade: layout.Blockade, want: Want) -> Watch:
         if len(blockade.keys) == 1:

@@ -24,7 +24,9 @@ from leasehold.wires.etcd_errors import LeaseGone
 from leasehold.wires.etcd_messages import Key, Outcome, looking
 
 SILENCE: Final = 30.0
-"""A waiter asks again after so long even without news."""
+"""A waiter asks again after so long even without news, unless it knows that one of its own client is before it."""
+AMONG_OURSELVES: Final = 600.0
+"""Then it asks after so long. Of ten thousand, one would else ask every three milliseconds, and hear nothing new."""
 NEAR: Final = 2
 """How many of the latest keys are looked at: one's own, and the one before it."""
 SPENT: Final = 1 / 2
@@ -81,10 +83,16 @@ class Attempt:
         """Take note of what is before one's own key, given the keys around it, newest first. None: nothing is."""
         place = self.place
         before = [one for one in reversed(latest) if place.token is not None and one.created < place.token]
-        blockade, place.revision = layout.blockade(self.want.mode, self.want.limit, before), revision
-        if place.blockade != blockade:  # else it is still the one that it is behind, if that is known
+        blockade = layout.blockade(self.want.mode, self.want.limit, before)
+        if place.blockade != blockade:  # else it is still behind the same one
             place.blockade = blockade
-        return None if blockade is None else Busy(SILENCE, _incumbent(place.incumbent))
+        place.revision = revision
+        return None if blockade is None else self.busy()
+
+    def busy(self) -> Busy:
+        """What to tell one that has to wait."""
+        silence = SILENCE if self.place.behind is None else AMONG_OURSELVES
+        return Busy(silence, _incumbent(self.place.incumbent))
 
 
 @functools.lru_cache(maxsize=SAME_AGAIN)
@@ -231,7 +239,7 @@ class Taking:
             return await self._look(attempt)
         place.behind, place.revision = ahead, outcome.revision
         self._sessions.joined(place)
-        return Busy(SILENCE, _incumbent(place.incumbent))
+        return attempt.busy()
 
     async def _put(self, attempt: Attempt, session: Session, looks: list[bytes]) -> Outcome:
         """Have the key in the queue, and look around."""
@@ -313,6 +321,8 @@ class Taking:
         self._sessions.rehome(place, attempt.want.ttl, self._world.now())
         for session in dict.fromkeys((place.session, place.home)):
             await self._requests.confirm(session, attempt.until, min(session.ttl, attempt.want.ttl) * SPENT)
+        if place.behind is not None and place.behind.waits and await self._stands_still(place, attempt.until):
+            return attempt.busy()  # to refuse it the name, etcd would go through the whole queue
         conditions.append(messages.if_modified(place.key, place.modified))
         hang = attempt.hang(place.home)
         outcome = await self._requests.txn(conditions, [hang], attempt.latest(), attempt.until, place)
