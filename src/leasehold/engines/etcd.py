@@ -162,7 +162,8 @@ class EtcdEngine:
         """Look whether anything happened that no watch has told of."""
         blockade = place.blockade
         try:
-            await self._taking.look(want, place, min(self.world.now() + LOOK_WITHIN, latest))
+            async with self._requests.among_the_few(latest):
+                await self._taking.look(want, place, min(self.world.now() + LOOK_WITHIN, latest))
         except EngineError:
             return True  # whoever asks again meets the error
         return place.blockade != blockade
@@ -219,7 +220,7 @@ class EtcdEngine:
         """Hang the key of a lease on another session; its place and its token stay. False when it was written since."""
         try:
             await self._requests.confirm(session, until, lease.ttl * FRESH)
-            place.may_also_hang_on(session)
+            self._sessions.may_hang(place, session)
             condition, hang = messages.if_modified(place.key, place.modified), messages.hang(place.key, session.id)
             place.loose = True
             outcome = await self._requests.txn([condition], [hang], [], until, place)
@@ -311,11 +312,10 @@ class EtcdEngine:
 class _News:
     """What a waiter hears of the keys that it waits for; told in the thread that reads the watches."""
 
-    __slots__ = ("_behind", "_left", "_may_stay", "_own", "_seen_at", "bell", "broken", "patient", "reason")
+    __slots__ = ("_left", "_may_stay", "_place", "bell", "broken", "patient", "reason")
 
     def __init__(self, place: Place, blockade: layout.Blockade, bell: Bell) -> None:
-        self._own, self._seen_at, self._may_stay = place.key, place.revision, blockade.may_stay
-        self._behind, self.bell = place.behind, bell
+        self._place, self._may_stay, self.bell = place, blockade.may_stay, bell
         self._left = set(blockade.keys) if len(blockade.keys) > 1 else None
         """Those that are not gone yet, where it waits for several."""
         self.patient = place.incumbent is not None and place.incumbent.key not in blockade.keys
@@ -326,21 +326,22 @@ class _News:
 
     def began(self, revision: int) -> None:
         """What happened after the latest answer and before the watch began was missed."""
-        if revision > self._seen_at and not self.patient:
+        if revision > self._place.revision and not self.patient:
             self.bell.ring()
 
     @property
     def knows_better(self) -> bool:
         """Whether it waits for a waiter of this client, which is known to wait still."""
-        return self._behind is not None and self._behind.waits
+        behind = self._place.behind
+        return behind is not None and behind.waits
 
     def deleted(self, key: bytes, revision: int) -> None:
         """A key is gone. One that went before the latest answer was there again when that was given."""
-        if revision <= self._seen_at:
+        if revision <= self._place.revision:
             return
         if self._left is not None:
             self._left.discard(key)
-        if self._left is None or key == self._own or len(self._left) <= self._may_stay:
+        if self._left is None or key == self._place.key or len(self._left) <= self._may_stay:
             self.reason = True
             self.bell.ring()
 

@@ -12,6 +12,7 @@ it ends with those that it has.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -101,8 +102,8 @@ class Place:
         taken.add(self._slot)
         session.places += 1
         self.key = kind + f"{session.id:x}.{self._slot}".encode()
-        self.may_hang_on = [session]
-        """Every session that a request to hang the key on it was sent for. A set would take twice the memory."""
+        self.may_hang_on: tuple[Session, ...] = (session,)
+        """Every session that a request to hang the key on it was sent for."""
         self.token: int | None = None
         """The revision that created the key, once that is known."""
         self.modified = 0
@@ -149,7 +150,7 @@ class Place:
     def may_also_hang_on(self, session: Session) -> None:
         """A request to hang the key on a session is about to be sent."""
         if session not in self.may_hang_on:
-            self.may_hang_on.append(session)
+            self.may_hang_on = _along_with(self.may_hang_on, session)
 
     def hangs_on(self, lease: int) -> Session | None:
         """The session with this id, if its key may hang on it."""
@@ -178,6 +179,12 @@ class Place:
         taken.discard(self._slot)
         if not taken:
             del self._origin.slots[self.kind]
+
+
+@functools.lru_cache(maxsize=32)
+def _along_with(sessions: tuple[Session, ...], another: Session) -> tuple[Session, ...]:
+    """All of them, in one object for all places that may hang on the same: there may be thousands."""
+    return (*sessions, another)
 
 
 class Sessions:
@@ -251,6 +258,11 @@ class Sessions:
         if place.session is not session:
             with self._lock:
                 place.hang_on(session)
+
+    def may_hang(self, place: Place, session: Session) -> None:
+        """The same as `Place.may_also_hang_on`, for a lease: its holder may prolong it while the keeper renews it."""
+        with self._lock:
+            place.may_also_hang_on(session)
 
     def rehome(self, place: Place, ttl: float, now: float) -> None:
         """See to it that the session for the lease is not over; while one waits, it may have lapsed."""

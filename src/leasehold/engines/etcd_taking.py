@@ -273,9 +273,8 @@ class Taking:
 
     async def look(self, want: Want, place: Place, until: float) -> None:
         """See whether what stands before a key in the queue has changed, and if so, what it is now."""
-        async with self._requests.among_the_few(until):
-            if not await self._stands_still(place, until):
-                await self._look(Attempt(want, place, self._keys_of(want.name), None, until))
+        if not await self._stands_still(place, until):
+            await self._look(Attempt(want, place, self._keys_of(want.name), None, until))
 
     async def _stands_still(self, place: Place, until: float) -> bool:
         """Whether the only key that it waits for is there, and its own: however long the queue is, that is quick."""
