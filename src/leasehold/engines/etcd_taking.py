@@ -269,7 +269,8 @@ class Taking:
             raise EngineError("etcd does not show the key that it has just written")
         self._sessions.move(place, session)
         place.blockade = UNSEEN
-        place.token, place.modified = ours.created, ours.modified
+        # Not two numbers where they are equal: there may be thousands of places.
+        place.token, place.modified = ours.created, max(ours.created, ours.modified)
 
     async def look(self, want: Want, place: Place, until: float) -> None:
         """See whether what stands before a key in the queue has changed, and if so, what it is now."""

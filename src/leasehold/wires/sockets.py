@@ -9,6 +9,7 @@ import math
 import select
 import socket
 import threading
+from collections.abc import Awaitable
 from typing import Protocol
 
 from leasehold.core.worlds import World
@@ -34,8 +35,8 @@ def tune(sock: socket.socket) -> None:
 class Bell(Protocol):
     """Rung once, heard once, by one caller."""
 
-    async def wait(self, until: float) -> bool:
-        """Return True when it was rung, since it was made or heard; False at `until`."""
+    def wait(self, until: float) -> Awaitable[bool]:
+        """To be awaited: returns True when it was rung, since it was made or heard; False at `until`."""
         ...
 
     def ring(self) -> None:
