@@ -37,6 +37,16 @@ async def full_room(places: int) -> AsyncIterator[AsyncRoom]:
     yield room
 
 
+@contextlib.asynccontextmanager
+async def entered(room: AsyncRoom, until: float) -> AsyncIterator[None]:
+    if not room.enter_at_once() and (why := await room.enter(until)) is not None:
+        raise why
+    try:
+        yield
+    finally:
+        room.leave()
+
+
 def soon() -> float:
     return AsyncWorld().now() + SOON
 
@@ -49,7 +59,7 @@ def test_no_more_than_a_few_ask_at_once_and_all_have_their_turn() -> None:
 
         async def ask(number: int) -> None:
             nonlocal inside, most
-            async with room.entered(world.now() + 30):
+            async with entered(room, world.now() + 30):
                 inside += 1
                 most = max(most, inside)
                 served.append(number)
@@ -69,9 +79,9 @@ def test_who_finds_no_room_in_time_is_told_so() -> None:
             assert isinstance(why, EngineUnavailable)
             assert "no time left to ask etcd" in str(why)
             with pytest.raises(EngineUnavailable, match="others of this client came first"):
-                await room.entered(soon()).__aenter__()
+                await entered(room, soon()).__aenter__()
             room.leave()
-            async with room.entered(soon() - 1.0):
+            async with entered(room, soon() - 1.0):
                 assert not room.enter_at_once()
             assert room.enter_at_once()
 

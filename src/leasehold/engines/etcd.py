@@ -103,20 +103,20 @@ class EtcdEngine:
                 news.patient = False
                 self._family.vigil.keep((place.session, place.home), news)
                 self._family.hub.begin(own, news)
-                quiet_until = self._quiet_until(until)
-                while not await self._has_reason(await news.bell.wait(quiet_until), want, place, news, until):
-                    if self.world.now() >= quiet_until:
-                        if quiet_until >= until or not news.knows_better:
-                            break
-                        quiet_until = self._quiet_until(until)
+                while not await self._has_reason(
+                    await news.bell.wait(self._quiet_until(news, until)), want, place, news, until
+                ):
+                    if self.world.now() >= until or news.lost_touch:
+                        break
         finally:
             self._hear_no_more(news, before, own)
         if news.broken:
             await self._pause(until)
 
-    def _quiet_until(self, until: float) -> float:
-        """Until when it need not doubt that it will be told, nor look whether the one before it still waits."""
-        return min(until, self.world.now() + SILENCE)
+    def _quiet_until(self, news: _News, until: float) -> float:
+        """When to see again what is known of the one before, or whether there is room to look at what was missed."""
+        quiet = LOOK_WITHIN * (0.5 + self.world.chance()) if news.unsure else SILENCE
+        return min(until, self.world.now() + quiet)
 
     def _watch_of(self, blockade: layout.Blockade, want: Want) -> Watch:
         if len(blockade.keys) == 1:
@@ -140,7 +140,7 @@ class EtcdEngine:
         while (look_at := self.world.now() + pause) < until and not watch.tells_at_once(place.revision):
             if await self._listen(want, place, news, look_at, latest):
                 return True
-            if not news.knows_better and await self._has_changed(want, place, latest):
+            if not news.knows_better and await self._has_changed(want, place, news, latest):
                 return True
             pause *= 2
         return await self._listen(want, place, news, until, latest)
@@ -153,19 +153,24 @@ class EtcdEngine:
         return True
 
     async def _has_reason(self, heard: bool, want: Want, place: Place, news: _News, latest: float) -> bool:
-        """Whether to ask again, by what was told; or, if the bell was heard without a reason, by what a look shows."""
+        """Whether to ask again, by what was told; or, if something may have been missed, by what a look shows."""
         if news.reason or place.session.over(self.world.now()):
             return True
-        return heard and await self._has_changed(want, place, latest)
+        return (heard or news.unsure) and await self._has_changed(want, place, news, latest)
 
-    async def _has_changed(self, want: Want, place: Place, latest: float) -> bool:
-        """Look whether anything happened that no watch has told of."""
-        blockade = place.blockade
+    async def _has_changed(self, want: Want, place: Place, news: _News, latest: float) -> bool:
+        """Look whether anything happened that no watch has told of; or soon, if too many look already."""
+        room, blockade = self._wire.room, place.blockade
+        news.unsure = room is not None and not room.enter_at_once()
+        if news.unsure:
+            return False
         try:
-            async with self._requests.among_the_few(latest):
-                await self._taking.look(want, place, min(self.world.now() + LOOK_WITHIN, latest))
+            await self._taking.look(want, place, min(self.world.now() + LOOK_WITHIN, latest))
         except EngineError:
             return True  # whoever asks again meets the error
+        finally:
+            if room is not None:
+                room.leave()
         return place.blockade != blockade
 
     async def _pause(self, until: float) -> None:
@@ -312,7 +317,7 @@ class EtcdEngine:
 class _News:
     """What a waiter hears of the keys that it waits for; told in the thread that reads the watches."""
 
-    __slots__ = ("_left", "_may_stay", "_place", "bell", "broken", "patient", "reason")
+    __slots__ = ("_left", "_may_stay", "_place", "bell", "broken", "patient", "reason", "unsure")
 
     def __init__(self, place: Place, blockade: layout.Blockade, bell: Bell) -> None:
         self._place, self._may_stay, self.bell = place, blockade.may_stay, bell
@@ -322,6 +327,8 @@ class _News:
         """Whether it waits for another waiter: that one will hardly be gone before the watch has begun."""
         self.reason = False
         """Whether to ask again; without one, a ring of the bell means: look whether something was missed."""
+        self.unsure = False
+        """Whether it should look, and there was no room for that."""
         self.broken = False
 
     def began(self, revision: int) -> None:
@@ -334,6 +341,11 @@ class _News:
         """Whether it waits for a waiter of this client, which is known to wait still."""
         behind = self._place.behind
         return behind is not None and behind.waits
+
+    @property
+    def lost_touch(self) -> bool:
+        """Whether it waits for a waiter of this client of which that is not known any more."""
+        return self._place.behind is not None and not self.knows_better
 
     def deleted(self, key: bytes, revision: int) -> None:
         """A key is gone. One that went before the latest answer was there again when that was given."""

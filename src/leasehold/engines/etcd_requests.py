@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from leasehold.engines.etcd_sessions import Place, Session, Sessions
@@ -31,11 +30,6 @@ class Requests:
     def __init__(self, wire: Wire, sessions: Sessions, address: str) -> None:
         self._wire, self._sessions, self._address = wire, sessions, address
         self.world = wire.world
-
-    def among_the_few(self, until: float) -> AbstractAsyncContextManager[None]:
-        """For as long as it is entered, the caller is among those who look at the same time."""
-        room = self._wire.room
-        return contextlib.nullcontext() if room is None else room.entered(until)
 
     async def ask(
         self, method: str, request: bytes, until: float, read: Callable[[bytes], T], place: Place | None = None

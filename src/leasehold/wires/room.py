@@ -6,7 +6,6 @@ Nor would there be much left of this process's memory: each of them would keep a
 from __future__ import annotations
 
 from collections import deque
-from contextlib import AbstractAsyncContextManager
 
 from leasehold.core.worlds import World
 from leasehold.errors import EngineUnavailable
@@ -41,10 +40,6 @@ class AsyncRoom:
             return None
         return EngineUnavailable(f"there was no time left to ask {self._server}: others of this client came first")
 
-    def entered(self, until: float) -> AbstractAsyncContextManager[None]:
-        """For as long as it is entered, the caller is among the few."""
-        return _Visit(self, until)
-
     def leave(self) -> None:
         """Let another one in."""
         if self._waiting:
@@ -57,19 +52,3 @@ class AsyncRoom:
             self._waiting.remove(bell)
         except ValueError:  # it was just given a place, and has no use for it
             self.leave()
-
-
-class _Visit:
-    """Small, for thousands may come at once."""
-
-    __slots__ = ("_room", "_until")
-
-    def __init__(self, room: AsyncRoom, until: float) -> None:
-        self._room, self._until = room, until
-
-    async def __aenter__(self) -> None:
-        if not self._room.enter_at_once() and (why := await self._room.enter(self._until)) is not None:
-            raise why
-
-    async def __aexit__(self, *_error: object) -> None:
-        self._room.leave()
