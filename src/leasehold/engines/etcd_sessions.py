@@ -13,7 +13,7 @@ it ends with those that it has.
 from __future__ import annotations
 
 import functools
-import itertools
+import heapq
 import math
 import os
 import threading
@@ -46,7 +46,7 @@ class Session:
         """How many attempts and leases hang on it."""
         self.debts: dict[bytes, None] = {}
         """Keys that must not be there, and that a late request could still create; oldest first."""
-        self.slots: dict[bytes, set[int]] = {}
+        self.slots: dict[bytes, Slots] = {}
         """The slots in use, by how their keys begin."""
         self._claimed_until = 0.0
 
@@ -72,13 +72,40 @@ class Session:
         self._claimed_until = now + min(CLAIM, self.ttl / 12)
 
 
+class Slots:
+    """Numbers from 0 on, of which the lowest that is free is given out. Who uses one remembers it."""
+
+    __slots__ = ("_free", "_fresh")
+
+    def __init__(self) -> None:
+        self._fresh = 0
+        """All from here on are free."""
+        self._free: list[int] = []
+        """Those below that are free again, as a heap."""
+
+    def take(self) -> int:
+        """The lowest that is free."""
+        if self._free:
+            return heapq.heappop(self._free)
+        self._fresh += 1
+        return self._fresh - 1
+
+    def give_back(self, slot: int) -> None:
+        """It is free again."""
+        heapq.heappush(self._free, slot)
+
+    @property
+    def in_use(self) -> int:
+        """How many."""
+        return self._fresh - len(self._free)
+
+
 class Place:
     """One attempt, or the lease that became of it: its key, and what is known of its place in the queue."""
 
     __slots__ = (
         "_blockade",
         "_origin",
-        "_slot",
         "behind",
         "home",
         "incumbent",
@@ -97,11 +124,9 @@ class Place:
         """Take the first free slot. `home` is the session for the lease, `session` the one that the key hangs on."""
         self._origin = self.home = self.session = session
         kind = keys.slot(mode, "")
-        taken = session.slots.setdefault(kind, set())
-        self._slot = next(number for number in itertools.count() if number not in taken)
-        taken.add(self._slot)
+        slot = session.slots.setdefault(kind, Slots()).take()
         session.places += 1
-        self.key = kind + f"{session.id:x}.{self._slot}".encode()
+        self.key = kind + f"{session.id:x}.{slot}".encode()
         self.may_hang_on: tuple[Session, ...] = (session,)
         """Every session that a request to hang the key on it was sent for."""
         self.token: int | None = None
@@ -175,9 +200,9 @@ class Place:
         if self.uncertain:
             self.owe()
             return
-        taken = self._origin.slots[self.kind]
-        taken.discard(self._slot)
-        if not taken:
+        slots = self._origin.slots[self.kind]
+        slots.give_back(int(self.key.rpartition(b".")[2]))
+        if not slots.in_use:
             del self._origin.slots[self.kind]
 
 

@@ -95,13 +95,7 @@ def deaf_while_the_watch_begins() -> list[Edit]:
 @_caught_by("exclusion", "told", "given")
 def shared_slot() -> list[Edit]:
     """All attempts of a client on a name use the same key: one that comes second finds itself holding."""
-    return [
-        edit(
-            etcd_sessions.Place.__init__,
-            ("self._slot = next(number for number in itertools.count() if number not in taken)", "self._slot = 0"),
-        ),
-        edit(etcd_sessions.Place.give_up, ("if not taken:", "if not taken and self._kind in self._origin.slots:")),
-    ]
+    return [edit(etcd_sessions.Place.__init__, ("slot = session.slots", "slot = 0 * session.slots"))]
 
 
 @_caught_by("patience")

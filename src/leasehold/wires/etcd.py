@@ -9,10 +9,6 @@ Nothing is sent twice, except what etcd refused for want of a valid log-in, whic
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import contextvars
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any, TypeAlias
@@ -27,7 +23,7 @@ from leasehold.wires.etcd_errors import LoggedOut
 from leasehold.wires.etcd_lines import GATE, Line, Lines, Metadata
 from leasehold.wires.room import AsyncRoom
 from leasehold.wires.sockets import Bell, BlockingBell
-from leasehold.wires.sockets_asyncio import AsyncBell
+from leasehold.wires.task_bell import TaskBell
 from leasehold.worlds import AsyncWorld, BlockingWorld
 
 Call: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
@@ -116,7 +112,7 @@ class AsyncWire(Wire):
         self.room = AsyncRoom(self.world, "etcd", FEW)
 
     async def _exchange(self, call: Call, request: bytes, seconds: float, metadata: Metadata) -> bytes:
-        bell = AsyncBell(self.world)
+        bell = TaskBell(self.world)
         with GATE:
             answer = call.future(request, timeout=seconds, metadata=metadata)
         answer.add_done_callback(lambda _answer: bell.ring())
@@ -126,63 +122,9 @@ class AsyncWire(Wire):
         except grpc.FutureTimeoutError:
             raise OutcomeUnknown("gRPC did not keep the deadline of a request to etcd") from None
         finally:
+            bell.rest()
             answer.cancel()
 
     def bell(self) -> Bell:
         """A bell for a task."""
-        return _TaskBell(self.world)
-
-
-class _OfTimers(threading.local):
-    """One context for all timers of a thread, since nothing that they do asks for it, and each would copy its own."""
-
-    def __init__(self) -> None:
-        self.context = contextvars.Context()
-
-
-_OF_TIMERS = _OfTimers()
-
-
-class _TaskBell:
-    """For one task of an event loop, of which thousands may wait: an `AsyncBell` without a coroutine of its own.
-
-    A task that is cancelled leaves a timer behind.
-    """
-
-    __slots__ = ("_hearing", "_rung", "_timer", "_world")
-
-    def __init__(self, world: World) -> None:
-        self._world, self._rung = world, False
-        self._hearing: asyncio.Future[bool] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def wait(self, until: float) -> asyncio.Future[bool]:
-        """To be awaited."""
-        # First be there to be woken, and then look: another thread may ring in between.
-        loop = asyncio.get_running_loop()
-        hearing = self._hearing = loop.create_future()
-        seconds = max(until - self._world.now(), 0.0)
-        self._timer = loop.call_later(seconds, _settle, hearing, False, context=_OF_TIMERS.context)
-        if self._rung:
-            self._tell(hearing)
-        return hearing
-
-    def ring(self) -> None:
-        """Wake the task."""
-        self._rung = True
-        hearing = self._hearing
-        if hearing is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
-                hearing.get_loop().call_soon_threadsafe(self._tell, hearing)
-
-    def _tell(self, hearing: asyncio.Future[bool]) -> None:
-        if not hearing.done():
-            self._rung = False
-            hearing.set_result(True)
-            if self._timer is not None:
-                self._timer.cancel()
-
-
-def _settle(future: asyncio.Future[bool], outcome: bool) -> None:
-    if not future.done():
-        future.set_result(outcome)
+        return TaskBell(self.world)

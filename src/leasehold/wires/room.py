@@ -9,7 +9,7 @@ from collections import deque
 
 from leasehold.core.worlds import World
 from leasehold.errors import EngineUnavailable
-from leasehold.wires.sockets_asyncio import AsyncBell
+from leasehold.wires.task_bell import TaskBell
 
 
 class AsyncRoom:
@@ -17,7 +17,7 @@ class AsyncRoom:
 
     def __init__(self, world: World, server: str, places: int) -> None:
         self._world, self._server, self._free = world, server, places
-        self._waiting: deque[AsyncBell] = deque()
+        self._waiting: deque[TaskBell] = deque()
 
     def enter_at_once(self) -> bool:
         """Be among the few, if a place is free."""
@@ -28,12 +28,13 @@ class AsyncRoom:
 
     async def enter(self, until: float) -> EngineUnavailable | None:
         """Be among the few as soon as one of them leaves; or say, at `until`, that none has."""
-        bell = AsyncBell(self._world)
+        bell = TaskBell(self._world)
         self._waiting.append(bell)
         entered = False
         try:
             entered = await bell.wait(until)
         finally:
+            bell.rest()
             if not entered:
                 self._withdraw(bell)
         if entered:
@@ -47,7 +48,7 @@ class AsyncRoom:
         else:
             self._free += 1
 
-    def _withdraw(self, bell: AsyncBell) -> None:
+    def _withdraw(self, bell: TaskBell) -> None:
         try:
             self._waiting.remove(bell)
         except ValueError:  # it was just given a place, and has no use for it
