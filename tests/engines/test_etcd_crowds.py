@@ -14,7 +14,8 @@ from tests.support.server_process import memory_folder
 
 from leasehold import AsyncLeasehold, Leasehold
 from leasehold.core.engine import Busy, Grant
-from leasehold.engines import key_queue
+from leasehold.engines import etcd, key_queue
+from leasehold.engines.etcd_taking import SILENCE
 
 CROWD = 1000
 PATIENCE = 300.0
@@ -105,3 +106,36 @@ def test_a_crowd_of_tasks_comes_to_wait_at_once(server: EtcdNode) -> None:
 
     with Leasehold(server.url) as locks, locks.lock(name):
         asyncio.run(crowd())
+
+
+def test_who_waits_behind_its_own_client_asks_only_when_that_one_waits_no_more(
+    engine: Driven, other: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd, "SILENCE", 0.3)
+    holder, first, second = (want(name) for name in [fresh_name()] * 3)
+    other.take(holder)
+    for one in (first, second):
+        engine.take(one, patience=PATIENCE)
+    assert engine.wait(second, 2.0) >= 2.0, "it knows that the other one waits"
+    other.release(holder.name, holder.holder)
+    assert isinstance(engine.take(first, patience=PATIENCE), Grant)
+    assert engine.wait(second, 20.0) < 10.0, "it does not rely on being told"
+    assert isinstance(engine.take(second, patience=PATIENCE), Busy)
+    assert engine.wait(second, 2.0) >= 2.0, "nor does it ask all the time while the other one holds the name"
+    engine.release(first.name, first.holder)
+    assert isinstance(engine.take(second, patience=PATIENCE), Grant)
+    engine.release(second.name, second.holder)
+
+
+def test_who_asks_again_behind_its_own_client_has_etcd_look_at_two_keys(engine: Driven, other: Driven) -> None:
+    holder, first, second = (want(name) for name in [fresh_name()] * 3)
+    other.take(holder)
+    for one in (first, second):
+        engine.take(one, patience=PATIENCE)
+    requests = counted(engine.family)
+    busy = engine.take(second, patience=PATIENCE)
+    assert isinstance(busy, Busy)
+    assert busy.ask_again > SILENCE
+    assert not [request for request in requests.sent if key_queue.keys_of("", holder.name).all[1] in request]
+    for driver, one in ((engine, second), (engine, first), (other, holder)):
+        driver.release(one.name, one.holder)

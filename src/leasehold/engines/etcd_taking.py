@@ -84,7 +84,8 @@ class Attempt:
         place = self.place
         before = [one for one in reversed(latest) if place.token is not None and one.created < place.token]
         blockade = layout.blockade(self.want.mode, self.want.limit, before)
-        if place.blockade != blockade:  # else it is still behind the same one
+        still_behind = place.behind is not None and place.behind.waits and place.blockade == blockade
+        if not still_behind:
             place.blockade = blockade
         place.revision = revision
         return None if blockade is None else self.busy()

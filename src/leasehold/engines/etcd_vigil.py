@@ -6,8 +6,9 @@ The thread is started when somebody has waited for a while, and ends when nobody
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from leasehold.core.worlds import run_blocking
@@ -39,15 +40,15 @@ class Vigil:
         self._requests = requests
         self._lock = threading.Lock()
         self._alarm = threading.Event()
-        self._kept: dict[Session, dict[Listener, None]] = {}
+        self._kept: dict[tuple[Session, ...], dict[Listener, None]] = {}
+        """Who counts on which sessions. Many count on the same."""
         self._thread: threading.Thread | None = None
 
-    def keep(self, sessions: Collection[Session], listener: Listener) -> None:
+    def keep(self, sessions: tuple[Session, ...], listener: Listener) -> None:
         """Keep these sessions alive for the listener. Whatever comes of it, `leave` has to follow."""
         with self._lock:
-            is_new = any(session not in self._kept for session in sessions)
-            for session in sessions:
-                self._kept.setdefault(session, {})[listener] = None
+            is_new = sessions not in self._kept
+            self._kept.setdefault(sessions, {})[listener] = None
             self._see_to_it()
         if is_new:
             self._call()
@@ -55,10 +56,10 @@ class Vigil:
     def leave(self, listener: Listener) -> None:
         """No session need be kept alive for the listener any more."""
         with self._lock:
-            for session, listeners in list(self._kept.items()):
+            for sessions, listeners in list(self._kept.items()):
                 listeners.pop(listener, None)
                 if not listeners:
-                    del self._kept[session]
+                    del self._kept[sessions]
 
     def _see_to_it(self) -> None:
         """Have somebody look after them; called with the lock held."""
@@ -84,7 +85,7 @@ class Vigil:
     async def _look_after_all(self, requests: Requests) -> float:
         """Do what is due; returns when to look again."""
         with self._lock:
-            kept = list(self._kept)
+            kept = dict.fromkeys(itertools.chain.from_iterable(self._kept))
         shortest = min((session.ttl for session in kept), default=LINGERS)
         look_at = requests.world.now() + LINGERS
         for session in kept:
@@ -101,6 +102,6 @@ class Vigil:
 
     def _tell_of_the_end(self, session: Session) -> None:
         with self._lock:
-            listeners = list(self._kept.get(session, ()))
-        for listener in listeners:
+            told = [one for sessions, listeners in self._kept.items() if session in sessions for one in listeners]
+        for listener in told:
             listener.ended()

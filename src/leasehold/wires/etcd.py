@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from leasehold.core.engine import FEW
 from leasehold.core.worlds import World
 from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from leasehold.wires import etcd_messages as messages
@@ -29,6 +28,8 @@ from leasehold.worlds import AsyncWorld, BlockingWorld
 Call: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
 BEYOND_ITS_DEADLINE = 5.0
 """gRPC itself ends a call at its deadline; this long after that, a task no longer relies on it."""
+LOOK_AT_ONCE = 16
+"""So many tasks may look at what is before them: a look is short, and the others go on listening."""
 
 
 class Wire(ABC):
@@ -109,7 +110,7 @@ class AsyncWire(Wire):
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
         self.world = AsyncWorld()
-        self.room = AsyncRoom(self.world, "etcd", FEW)
+        self.room = AsyncRoom(self.world, "etcd", LOOK_AT_ONCE)
 
     async def _exchange(self, call: Call, request: bytes, seconds: float, metadata: Metadata) -> bytes:
         bell = TaskBell(self.world)
