@@ -317,10 +317,10 @@ class EtcdEngine:
 class _News:
     """What a waiter hears of the keys that it waits for; told in the thread that reads the watches."""
 
-    __slots__ = ("_left", "_may_stay", "_place", "bell", "broken", "patient", "reason", "unsure")
+    __slots__ = ("_left", "_may_stay", "_place", "_seen_at", "bell", "broken", "patient", "reason", "unsure")
 
     def __init__(self, place: Place, blockade: layout.Blockade, bell: Bell) -> None:
-        self._place, self._may_stay, self.bell = place, blockade.may_stay, bell
+        self._place, self._seen_at, self._may_stay, self.bell = place, place.revision, blockade.may_stay, bell
         self._left = set(blockade.keys) if len(blockade.keys) > 1 else None
         """Those that are not gone yet, where it waits for several."""
         self.patient = place.incumbent is not None and place.incumbent.key not in blockade.keys
@@ -333,7 +333,7 @@ class _News:
 
     def began(self, revision: int) -> None:
         """What happened after the latest answer and before the watch began was missed."""
-        if revision > self._place.revision and not self.patient:
+        if revision > self._seen_at and not self.patient:
             self.bell.ring()
 
     @property
@@ -349,7 +349,7 @@ class _News:
 
     def deleted(self, key: bytes, revision: int) -> None:
         """A key is gone. One that went before the latest answer was there again when that was given."""
-        if revision <= self._place.revision:
+        if revision <= self._seen_at:
             return
         if self._left is not None:
             self._left.discard(key)

@@ -87,7 +87,7 @@ def session_shorter_than_the_lease() -> list[Edit]:
 def deaf_while_the_watch_begins() -> list[Edit]:
     """What was deleted between the look at the queue and the beginning of the watch is never heard of."""
     return [
-        edit(etcd._News.began, ("if revision > self._place.revision and not self.patient:", "if False:")),
+        edit(etcd._News.began, ("if revision > self._seen_at and not self.patient:", "if False:")),
         edit(etcd.EtcdEngine._listen_in_doubt, ("if not news.knows_better and", "if False and")),
     ]
 
