@@ -9,16 +9,14 @@ from __future__ import annotations
 import bisect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from leasehold.core.worlds import World
 from leasehold.engines.consul_sessions import Place, Sessions
 from leasehold.engines.key_queue import NameKeys
 from leasehold.errors import EngineError
 from leasehold.wires.consul import ConsulWire, Entry, News
-
-if TYPE_CHECKING:
-    from leasehold.wires.consul_bells import Bell
+from leasehold.wires.sockets import Bell
 
 LONGEST_DOZE: Final = 5.0
 """After so long, who leaves the asking to another looks by itself: that one may have been interrupted."""

@@ -12,7 +12,7 @@ import json
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from leasehold.core.worlds import World
@@ -23,9 +23,6 @@ from leasehold.wires.consul_line import Dialling, Line
 from leasehold.wires.http import Answer
 from leasehold.wires.sockets import BlockingSockets, Sockets
 from leasehold.wires.sql_pool import Pool
-
-if TYPE_CHECKING:
-    from leasehold.wires.consul_bells import Bell
 
 T = TypeVar("T")
 Operation = str
@@ -145,7 +142,7 @@ class ConsulWire:
 
     def __init__(self, address: Address, sockets: Sockets) -> None:
         self.world: World = sockets.world
-        self.bell: Callable[[], Bell] = sockets.bell
+        self.bell = sockets.bell
         self._address, self._dialling = (
             f"consul at {', '.join(map(str, address.endpoints))}",
             Dialling(address, sockets),
@@ -392,9 +389,6 @@ def blocking_wire(address: Address) -> ConsulWire:
 
 def asyncio_wire(address: Address) -> ConsulWire:
     """For the tasks of an event loop."""
-    from leasehold.wires.consul_bells import LightBells
     from leasehold.wires.sockets_asyncio import AsyncSockets
 
-    wire = ConsulWire(address, AsyncSockets())
-    wire.bell = LightBells(wire.world).bell
-    return wire
+    return ConsulWire(address, AsyncSockets())

@@ -3,50 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
-from leasehold.core.worlds import World
 from leasehold.wires.lookup import Places, look_up_asyncio
+from leasehold.wires.task_bell import TaskBell
 from leasehold.worlds import AsyncWorld
-
-
-class AsyncBell:
-    """A bell for the tasks of one event loop. Any thread may ring it."""
-
-    __slots__ = ("_hearing", "_rung", "_world")
-
-    def __init__(self, world: World) -> None:
-        self._world, self._rung = world, False
-        self._hearing: asyncio.Future[bool] | None = None
-
-    async def wait(self, until: float) -> bool:
-        """Suspend the task."""
-        # First be there to be woken, and then look: another thread may ring in between.
-        loop = asyncio.get_running_loop()
-        hearing = self._hearing = loop.create_future()
-        if not self._rung:
-            # Without a coroutine for that: each of thousands of waiting tasks would keep one.
-            timer = loop.call_later(max(until - self._world.now(), 0.0), _settle, hearing, False)
-            try:
-                await hearing
-            finally:
-                timer.cancel()
-        self._hearing = None
-        rung, self._rung = self._rung, False
-        return rung
-
-    def ring(self) -> None:
-        """Wake the task."""
-        self._rung = True
-        hearing = self._hearing
-        if hearing is None:
-            return
-        loop = hearing.get_loop()
-        if asyncio._get_running_loop() is loop:
-            _settle(hearing)
-        else:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
-                loop.call_soon_threadsafe(_settle, hearing)
 
 
 class AsyncSockets:
@@ -76,9 +36,9 @@ class AsyncSockets:
         async with asyncio.timeout(max(until - self.world.now(), 0.0)):
             return await look_up_asyncio(host, port)
 
-    def bell(self) -> AsyncBell:
+    def bell(self) -> TaskBell:
         """A bell for tasks."""
-        return AsyncBell(self.world)
+        return TaskBell(self.world)
 
 
 def _settle(future: asyncio.Future[bool], outcome: bool = True) -> None:
