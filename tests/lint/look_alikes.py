@@ -134,3 +134,62 @@ def hash_tag(user_id):
 
 def signal_without_release(lock: threading.Lock):
     lock.acquire(blocking=False)
+
+
+def failed_login(user):
+    key = "account_lock:" + user
+    if r.incr(key) == 1:
+        r.expire(key, 60)
+
+
+def waited():
+    r.incr("lock_wait_total")
+    r.expire("lock_wait_total", 86400)
+
+
+def waits(name):
+    key = f"lock:{name}:waiters"
+    r.zadd(key, {"me": 1})
+    r.expire(key, 60)
+
+
+def told_of(name, who):
+    r.hincrby("locks", name, 1)
+    r.expire("locks", 3600)
+    r.lpush(f"lock:{name}:by", who)
+    r.expire(f"lock:{name}:by", 3600)
+
+
+def kept_longer(sid):
+    lock_key = f"session:{sid}:lock_info"
+    r.expire(lock_key, 30)
+    r.expire("lock_stats", 3600)
+    r.expire(f"lock-history:{sid}", 3600)
+
+
+def spent(key, limit):
+    r.incr(key)
+    if int(r.get(key)) == limit:
+        r.delete(key)
+
+
+def lock_account(user):
+    lock_key = "account_lock:" + user
+    r.set(lock_key, 1)
+    r.expire(lock_key, 900)
+
+
+def unlock_account(user):
+    r.delete("account_lock:" + user)
+    r.delete(f"user:{user}:locked")
+
+
+def lock_account_and_tell(user):
+    if not r.exists("account_locked:" + user):
+        r.set("account_locked:" + user, 1, ex=900)
+        send_mail(user)
+
+
+def first_report(folder):
+    if not os.path.exists(folder + "/lock_stats.csv"):
+        open(folder + "/lock_stats.csv", "w").close()

@@ -57,3 +57,23 @@ async def asynchronous(redis, key, token):
 def dropped(redis, token):
     redis.set("the-lock", token, nx=True, ex=5)  # expect: LH130
     work()
+
+
+def of_an_account(redis, user):
+    if not redis.set(f"account_lock:{user}", "1", nx=True, ex=30):  # expect: LH105
+        return
+    try:
+        work()
+    finally:
+        redis.delete(f"account_lock:{user}")  # expect: LH110
+
+
+def prolonged(redis, lock_info, metrics):
+    metrics.incr(lock_info.key)
+    redis.expire(lock_info.key, 30)  # expect: LH120
+    redis.expire(lock_info["key"], 30)  # expect: LH120
+
+
+def prolonged_for_statistics(redis, tenant):
+    redis.expire(f"lock:{tenant}:stats", 30)  # expect: LH120
+    redis.expire(f"stats_lock:{tenant}", 30)  # expect: LH120

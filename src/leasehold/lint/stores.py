@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+from leasehold.lint import words
 from leasehold.lint.kinds import CACHE
 from leasehold.lint.module import (
     Module,
@@ -48,6 +49,17 @@ _CACHE_MEANING = {
     "touch": RENEWS,
     "has_key": EXISTS,
 }
+_OTHER_DATA = frozenset(
+    {
+        "incr", "incrby", "incrbyfloat", "decr", "decrby", "aincr", "adecr", "getbit", "setbit", "bitcount", "pfadd",
+        "lpush", "rpush", "lpushx", "rpushx", "lpop", "rpop", "blpop", "brpop", "lrange", "ltrim", "llen", "lrem",
+        "sadd", "srem", "smembers", "sismember", "scard", "spop",
+        "zadd", "zrem", "zincrby", "zrange", "zrangebyscore", "zremrangebyscore", "zcard", "zscore", "zrank",
+        "hset", "hsetnx", "hmset", "hget", "hmget", "hgetall", "hdel", "hincrby", "hincrbyfloat", "hexists", "hlen",
+        "xadd", "xread", "xlen", "xtrim", "geoadd",
+    }
+)  # fmt: skip
+"""Commands on a counter, a list, a set, a hash or a stream: a key of those holds no token."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +85,24 @@ _found: WeakKeyDictionary[Module, list[Operation]] = WeakKeyDictionary()
 
 
 def operations(module: Module) -> list[Operation]:
-    """Every command on a key in this file, where the receiver is a Redis client or a cache."""
+    """Every command on a key in this file that may hold a token, where the receiver is a Redis client or a cache."""
     if module not in _found:
-        _found[module] = list(_read(module))
+        read = list(_read(module))
+        others = _keys_of_other_data(module, {one.receiver_text for one in read}) if read else set()
+        _found[module] = [one for one in read if (module.scope_of(one.call), one.key_text) not in others]
     return _found[module]
+
+
+def _keys_of_other_data(module: Module, stores: set[str]) -> set[tuple[ast.AST, str]]:
+    """The keys that a function uses as something else than a plain value, each with that function."""
+    return {
+        (module.scope_of(call), module.text(key))
+        for call in module.calls
+        if method_of(call) in _OTHER_DATA
+        and (receiver := receiver_of(call)) is not None
+        and (module.text(receiver) in stores or module.values.looks_like_redis(receiver))
+        and (key := argument(call, "name", 0)) is not None
+    }
 
 
 def _read(module: Module) -> Iterator[Operation]:
@@ -175,15 +201,44 @@ def _cache_operation(module: Module, call: ast.Call, receiver: ast.expr, text: s
 
 
 def names_lock(module: Module, operation: Operation) -> bool:
-    """Whether the key, or what it is assigned, is called a lock."""
-    if speaks_of_lock(operation.key_text):
-        return True
-    for value in module.values.values_of(operation.key):
-        if not isinstance(value, ast.Call | ast.Await) and speaks_of_lock(module.text(value)):
-            return True
-        if isinstance(value, ast.Call) and speaks_of_lock(module.text(value.func)):
-            return True
-    return False
+    """Whether the key, or what it is assigned, is called a lock.
+
+    What may as well keep a person out of an account is one only where it is taken as one.
+    """
+    names = [name for name in _names_of(module, operation.key) if words.names_lock(name)]
+    return bool(names) and (not all(map(words.names_flag, names)) or _is_taken(module, operation))
+
+
+def _names_of(module: Module, key: ast.expr) -> list[str]:
+    """By what a key is called something: the text in it where that speaks of a lock, or else its variables."""
+    made_of = [key, *filter(None, map(_named_by, module.values.values_of(key)))]
+    texts = [text for text in map(_written_in, made_of) if speaks_of_lock(text)]
+    return texts or [_variable_in(module, part) for part in made_of]
+
+
+def _written_in(part: ast.AST) -> str:
+    """The text in an expression, with a gap where something is put in."""
+    constants = (node.value for node in inside(part) if isinstance(node, ast.Constant))
+    return "{}".join(value for value in constants if isinstance(value, str))
+
+
+def _named_by(value: ast.AST) -> ast.AST | None:
+    """What tells what a value is: of a call only what is called."""
+    if isinstance(value, ast.Call):
+        return value.func
+    return None if isinstance(value, ast.Await) else value
+
+
+def _variable_in(module: Module, part: ast.AST) -> str:
+    """Its last name, if that speaks of a lock: ``lock_info`` is none, and ``lock_info.key`` is the key of one."""
+    if not isinstance(part, ast.Attribute | ast.Subscript):
+        return module.text(part)
+    last = part.attr if isinstance(part, ast.Attribute) else ""
+    return last if speaks_of_lock(last) else " ".join(words_of(module.text(part)))
+
+
+def _is_taken(module: Module, operation: Operation) -> bool:
+    return any(one.meaning is TAKES and one.key_text == operation.key_text for one in operations(module))
 
 
 def in_lock_code(module: Module, node: ast.AST) -> bool:

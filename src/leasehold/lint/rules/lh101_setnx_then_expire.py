@@ -36,7 +36,7 @@ import ast
 from collections.abc import Iterator
 
 from leasehold.lint.finding import Edit, Finding
-from leasehold.lint.module import Module, calls_in, method_of, receiver_of
+from leasehold.lint.module import Module, receiver_of
 from leasehold.lint.rule import rule
 from leasehold.lint.stores import RENEWS, SETS, TAKES, Operation, is_lock_key, names_lock, operations, same_function
 
@@ -47,7 +47,7 @@ def check(module: Module) -> Iterator[Finding]:
     for operation in operations(module):
         if operation.in_pipeline or operation.may_have_ttl or operation.is_cache:
             continue
-        if not _takes_lock(module, operation) or _is_counter(module, operation):
+        if not _takes_lock(module, operation):
             continue
         later = [
             other
@@ -68,14 +68,6 @@ def _takes_lock(module: Module, operation: Operation) -> bool:
     if operation.meaning is TAKES:
         return is_lock_key(module, operation) or not module.is_statement(operation.call)
     return operation.meaning is SETS and operation.command == "set" and names_lock(module, operation)
-
-
-def _is_counter(module: Module, operation: Operation) -> bool:
-    counts = ("incr", "decr", "incrby", "decrby", "incrbyfloat")
-    return any(
-        method_of(call) in counts and call.args and module.text(call.args[0]) == operation.key_text
-        for call in calls_in(module.scope_of(operation.call))
-    )
 
 
 def _joined(module: Module, take: Operation, expire: Operation) -> tuple[Edit, ...]:

@@ -30,6 +30,7 @@ def renew_lock(redis, lock_key, token):
 ## Not reported
 
 The `EXPIRE` right after the lock was taken (LH101), and one that follows a comparison of the value (LH111).
+Counters, lists, sets and hashes, whatever they are called, and what is told about a lock (`lock_stats`).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from collections.abc import Iterator
 from leasehold.lint.finding import Finding
 from leasehold.lint.module import Module, argument, calls_in, method_of, receiver_of
 from leasehold.lint.rule import rule
-from leasehold.lint.words import speaks_of_lock, words_of
+from leasehold.lint.words import names_lock, words_of
 
 LOOKS = frozenset({"exists", "isfile", "is_file", "lexists"})
 PID = frozenset({"pid", "pidfile", "lockfile"})
@@ -79,7 +79,7 @@ def _is_in_test(module: Module, look: ast.Call) -> bool:
 
 def _names_lock_file(module: Module, path: ast.expr) -> bool:
     known = [module.text(path), *(module.text(one) for one in module.values.values_of(path))]
-    return any(speaks_of_lock(one) or words_of(one) & PID for one in known)
+    return any(names_lock(one) or words_of(one) & PID for one in known)
 
 
 def _creates(module: Module, call: ast.Call) -> str | None:
