@@ -1,7 +1,9 @@
 """How a thing is known to be a lock: imports, aliases, attributes, annotations, results, blocks."""
+import httpx
 import redis
 import redis as r
 import redis.asyncio as aio
+import requests
 from redis import Redis as Client
 from redis.lock import Lock as RedisLock
 from typing import Optional
@@ -73,3 +75,16 @@ def two_kinds(flag):
 
 def options(**options):
     shared.lock("a", **options)
+
+
+def asked(url, client: httpx.Client):
+    session = requests.Session()
+    with shared.lock("a", timeout=5):
+        requests.get(url, timeout=30)  # expect: LH123
+        httpx.put(url, timeout=30)  # expect: LH123
+        requests.Session().get(url, timeout=30)  # expect: LH123
+        session.put(url, timeout=30)  # expect: LH123
+        client.get(url, timeout=30)  # expect: LH123
+        with httpx.Client() as another:
+            another.get(url, timeout=30)  # expect: LH123
+        something.get(url, timeout=30)

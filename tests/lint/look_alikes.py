@@ -193,3 +193,10 @@ def lock_account_and_tell(user):
 def first_report(folder):
     if not os.path.exists(folder + "/lock_stats.csv"):
         open(folder + "/lock_stats.csv", "w").close()
+
+
+def from_a_queue(queue, thread):
+    with r.lock("charge", timeout=5):
+        queue.put(queue.get(timeout=30), timeout=30)
+        cache.set("charged", 1, timeout=3600)
+        thread.join(timeout=30)

@@ -11,7 +11,7 @@ class Kind:
 
     library: str
     role: str
-    """client, pipeline, cache, lock, lease, locks (makes locks), session, engine, connection, cursor"""
+    """client, pipeline, cache, lock, lease, locks (makes locks), session, engine, connection, cursor, http"""
     awaited: bool = False
     """Its calls are awaited."""
     local: bool = False
@@ -67,6 +67,7 @@ DB_CONNECTION = Kind("dbapi", "connection")
 DB_CURSOR = Kind("dbapi", "cursor")
 ASYNCPG_CONNECTION = Kind("asyncpg", "connection", awaited=True)
 ASYNCPG_POOL = Kind("asyncpg", "engine", awaited=True)
+HTTP = Kind("http", "http")
 LEASEHOLD = Kind("leasehold", "locks")
 ASYNC_LEASEHOLD = Kind("leasehold", "locks", awaited=True)
 LEASEHOLD_LOCK = Kind("leasehold", "lock", expires=True, raises=True, renews=True)
@@ -139,6 +140,9 @@ MADE_BY: dict[str, Kind] = {
     "asyncpg.connect": ASYNCPG_CONNECTION,
     "asyncpg.Connection": ASYNCPG_CONNECTION,
     **_each("asyncpg", "create_pool Pool", ASYNCPG_POOL),
+    **_each("requests", "Session session sessions.Session", HTTP),
+    **_each("httpx", "Client AsyncClient", HTTP),
+    "aiohttp.ClientSession": HTTP,
     "leasehold.Leasehold": LEASEHOLD,
     "leasehold.AsyncLeasehold": ASYNC_LEASEHOLD,
     "leasehold.Lock": LEASEHOLD_LOCK,
@@ -183,5 +187,5 @@ GIVES: dict[tuple[Kind, str], Kind] = {
 }
 """Kind and method (``()`` is a call of the thing itself, ``with`` what its block binds) -> what that returns."""
 
-SAME_IN_WITH = frozenset({"client", "pipeline", "session", "engine", "connection", "cursor", "locks", "lock"})
+SAME_IN_WITH = frozenset({"client", "pipeline", "session", "engine", "connection", "cursor", "locks", "lock", "http"})
 """Roles of things whose ``with`` block binds the thing itself, unless `GIVES` says otherwise."""

@@ -15,7 +15,7 @@ r = redis.Redis()
 
 def charge(url):
     with r.lock("charge", timeout=5):
-        requests.post(url, timeout=30)
+        requests.get(url, timeout=30)
 ```
 
 ## Good
@@ -33,7 +33,8 @@ def charge(url):
 
 ## Not reported
 
-Times that are not written out as numbers, locks that renew themselves, and blocks that renew.
+Times that are not written out as numbers, locks that renew themselves, and blocks that renew. Calls that wait for
+others in the same program: the `get` of a queue, the `join` of a thread.
 """
 
 from __future__ import annotations
@@ -43,13 +44,15 @@ from collections.abc import Iterator
 
 from leasehold.lint.clocks import is_sleep
 from leasehold.lint.finding import Finding
+from leasehold.lint.kinds import HTTP
 from leasehold.lint.locks import RENEW, lock_kind, making_call
-from leasehold.lint.module import Module, argument, calls_in_block, is_false, method_of, number
+from leasehold.lint.module import Module, argument, calls_in_block, is_false, method_of, number, receiver_of
 from leasehold.lint.rule import rule
 
 TTL = ("timeout", "expire", "auto_release_time", "ttl")
 OTHER_TIMEOUTS = frozenset({"acquire", "lock", "join", "get", "put", "wait", "poll", "set", "add"})
 """Calls whose timeout is no time of work: they wait for others, or set a time to live."""
+REQUESTS = frozenset(f"{library}.{verb}" for library in ("requests", "httpx") for verb in ("get", "put"))
 
 
 @rule("LH123", "work-can-outlive-ttl", __doc__, words=("lock",))
@@ -88,6 +91,11 @@ def _ttl(module: Module, lock: ast.expr) -> float | None:
 def _most_seconds(module: Module, call: ast.Call) -> float | None:
     if is_sleep(module, call):
         return number(argument(call, "seconds", 0))
-    if method_of(call) in OTHER_TIMEOUTS:
+    if method_of(call) in OTHER_TIMEOUTS and not _is_request(module, call):
         return None
     return number(argument(call, "timeout"))
+
+
+def _is_request(module: Module, call: ast.Call) -> bool:
+    """Whether this asks another server, which is work: queues and caches have a `get` and a `put` as well."""
+    return module.called(call) in REQUESTS or module.kind(receiver_of(call)) is HTTP
