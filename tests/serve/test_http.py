@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import struct
 import time
 
 import pytest
@@ -13,6 +14,8 @@ from tests.serve.conftest import TOKEN, Served, read_all, wait_for
 from leasehold import Leasehold
 from leasehold.serve.http import MOST_BODY_BYTES, MOST_HEADER_BYTES
 from leasehold.serve.server import MOST_CONNECTIONS, MOST_VIEWERS
+
+RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
 def request(served: Served, path: str = "/api/names", *more: str, method: str = "GET") -> bytes:
@@ -136,6 +139,19 @@ def test_an_idle_connection_is_closed(served: Served, monkeypatch: pytest.Monkey
     monkeypatch.setattr("leasehold.serve.http.IDLE_WITHIN", 0.2)
     with served.connect() as connection:
         assert read_all(connection) == b""
+
+
+def test_clients_that_reset_after_a_bad_request_leave_nothing_in_the_log(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(50):
+        with served.connect() as connection:
+            connection.sendall(b"GARBAGE\r\n\r\n")
+            assert connection.recv(10)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
+    assert status_of(served.raw(request(served, "/api/names", "Connection: close"))) == 200
+    wait_for(lambda: not served.server._connections, "the connections to end")
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_connections_are_limited_and_come_back(served: Served) -> None:

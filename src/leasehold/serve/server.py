@@ -70,8 +70,8 @@ class Server:
                 while await self._one(reader, writer):
                     pass
             await _linger(reader, writer)
-        except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
-            return  # it has gone, or does not read
+        except (OSError, asyncio.IncompleteReadError):
+            return  # it has gone, which not each call says by a ConnectionError, or does not read
         except asyncio.CancelledError:
             if not self._ending:
                 raise
