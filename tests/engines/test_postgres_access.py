@@ -18,9 +18,10 @@ from tests.support.certificates import make_certificates
 from tests.support.postgres_server import PASSWORD, PostgresServer, running_postgres
 from tests.support.server_process import memory_folder
 
-from leasehold import EngineError, EngineUnavailable, GuaranteeWarning, Leasehold, Misuse
+from leasehold import EngineError, EngineUnavailable, GuaranteeWarning, InvalidURL, Leasehold, Misuse
 from leasehold.core.engine import Grant
 from leasehold.engines.postgres import open_engine, tables_sql
+from leasehold.wires.postgres_target import target_from_url
 
 
 @pytest.fixture(params=WORLDS)
@@ -198,6 +199,47 @@ def test_what_others_could_read_is_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", GuaranteeWarning)
         Leasehold("postgresql://db2.example/app").close()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("sslmode=bogus", "the option sslmode is disable, allow, prefer, require, verify-ca or verify-full"),
+        ("channel_binding=bogus", "the option channel_binding"),
+        ("gssencmode=bogus", "the option gssencmode"),
+        ("ssl_min_protocol_version=bogus", "the option ssl_min_protocol_version"),
+        ("target_session_attrs=bogus", "the option target_session_attrs"),
+        ("keepalives_idle=bogus", "the option keepalives_idle"),
+        ("tcp_user_timeout=bogus&sslmode=require", "the option tcp_user_timeout"),
+        ("ssl_min_protocol_version=TLSv1.3&ssl_max_protocol_version=TLSv1.2", "together: ssl_m"),
+    ],
+)
+def test_options_that_libpq_does_not_allow_are_refused_at_once(options: str, says: str) -> None:
+    with pytest.raises(InvalidURL, match=says) as told:
+        target_from_url(f"postgresql://u:{PASSWORD}@127.0.0.1:1/db?{options}")
+    assert "bogus" not in str(told.value)
+    assert_hidden(told.value)
+
+
+def test_a_setting_of_the_environment_that_libpq_does_not_allow_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSSLMODE", "bogus")
+    with pytest.raises(InvalidURL, match="a setting in the environment"):
+        Leasehold("postgresql://127.0.0.1:1/db")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "gssencmode=require",
+        "sslmode=require&sslcertmode=require",
+        "sslmode=verify-full&sslrootcert=system",
+        "keepalives_idle=-1&keepalives=1",
+        "target_session_attrs=read-write&connect_timeout=3",
+        "options=-c%20search_path%3Dx&application_name=a",
+    ],
+)
+def test_options_that_libpq_allows_are_taken(options: str) -> None:
+    Leasehold(f"postgresql://u@127.0.0.1:1/db?{options}").close()
 
 
 # Other ways in

@@ -35,8 +35,14 @@ _KINDS: Final[Mapping[str, Kind]] = {"postgresql": "lease", "postgres": "lease",
 _OURS: Final = ("schema", "durable", "pooler", "listen")
 _NOT_FOR_THIS: Final = frozenset({"service", "replication", "hostaddr"})
 _SET_BY_US: Final = frozenset({"connect_timeout", "client_encoding"})
+_WHO: Final = frozenset({"user", "password", "dbname"})
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?\.?|[0-9A-Fa-f:.]{2,45}", re.ASCII)
 _NOT_ENCRYPTED: Final = frozenset({"disable", "allow", "prefer"})
+_WHOLE_NUMBERS: Final = ("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
+_NOBODY: Final = "/leasehold/asks/nobody"
+"""A folder in which no server listens: libpq looks at all options before it looks there."""
+_GSS_MODES: Final = ("disable", "prefer", "require")
+_SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 ACCEPTED: Final = "a Connection or AsyncConnection of psycopg, an Engine or Connection of SQLAlchemy, or a URL"
 
 
@@ -105,6 +111,7 @@ def _target(kind: Kind, parameters: dict[str, Hidden], ours: Mapping[str, str]) 
     endpoints = _endpoints(hosts, ports)
     if not all(endpoint.is_local for endpoint in endpoints):
         _check_certificates_unless_told(parameters)
+    _check_options(parameters)
     return Target(
         kind,
         endpoints,
@@ -163,6 +170,34 @@ def _check_certificates_unless_told(parameters: dict[str, Hidden]) -> None:
     told = "sslrootcert" in parameters or "PGSSLROOTCERT" in os.environ or own_authority.exists()
     if not told and pq.version() >= SYSTEM_AUTHORITIES_SINCE:
         parameters["sslrootcert"] = Hidden("system")
+
+
+def _check_options(parameters: Mapping[str, Hidden]) -> None:
+    """Refuse what libpq would refuse when it connects, where that looks like a server that is not there."""
+    if not _are_refused(parameters):
+        return
+    if _are_refused({}):
+        raise Refused("a setting in the environment (PGSSLMODE and the like) has a value that libpq does not allow")
+    if _are_refused({name: value for name, value in parameters.items() if name == "sslmode"}):
+        raise Refused(f"the option sslmode is {', '.join(_SSL_MODES[:-1])} or {_SSL_MODES[-1]}")
+    wrong = [name for name, value in parameters.items() if _are_refused({name: value})]
+    if wrong:
+        raise Refused(f"libpq does not allow the value of the option {' and '.join(wrong)}")
+    raise Refused(f"libpq does not allow these values together: {', '.join(sorted(parameters.keys() - _WHO))}")
+
+
+def _are_refused(parameters: Mapping[str, Hidden]) -> bool:
+    if any(not re.fullmatch(r"-?[0-9]{1,9}", parameters.get(name) or "0") for name in _WHOLE_NUMBERS):
+        return True
+    if (parameters.get("gssencmode") or "disable") not in _GSS_MODES:
+        return True
+    # No server in a folder speaks Kerberos; what is given here is not looked up in the environment or a file.
+    nobody = {"host": _NOBODY, "hostaddr": "", "port": str(DEFAULT_PORT), "gssencmode": "disable"}
+    settings = {"password": Hidden("-"), **parameters, **nobody}
+    pgconn = pq.PGconn.connect_start(Hidden(make_conninfo("", **settings)).encode())
+    words = Hidden(pgconn.get_error_message())
+    pgconn.finish()
+    return _NOBODY not in words
 
 
 # Client objects
