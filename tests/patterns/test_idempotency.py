@@ -136,8 +136,9 @@ def test_a_crashed_run_is_taken_over_and_its_late_completion_is_refused(store: S
     assert keys.once("order-1", stalls) == "by the second"
 
 
-def test_a_run_that_shows_that_it_lives_is_not_taken_over(store: Store) -> None:
-    keys = Idempotency(store, scope="payments", lease=0.6)
+@pytest.mark.parametrize("keep", [3600.0, 0.6])
+def test_a_run_that_shows_that_it_lives_is_not_taken_over(store: Store, keep: float) -> None:
+    keys = Idempotency(store, scope="payments", lease=0.6, keep=keep)
     began = threading.Event()
 
     def long(run: Run) -> str:
@@ -153,7 +154,17 @@ def test_a_run_that_shows_that_it_lives_is_not_taken_over(store: Store) -> None:
         time.sleep(0.9)
         with pytest.raises(InProgress):
             keys.once("order-1", long)
+        if isinstance(store, SqlKeys):
+            assert keys.sweep() == 0
         assert running.result(20) == "done"
+
+
+def test_a_result_is_kept_from_when_it_was_stored(store: Store) -> None:
+    keys = Idempotency(store, scope="payments", lease=2.0, keep=2.0)
+    charge = Counted(seconds=1.4)
+    first = keys.once("order-1", charge)
+    time.sleep(0.9)  # since it was begun, longer than it is kept
+    assert keys.once("order-1", charge) == first
 
 
 def test_a_recovery_point_tells_the_next_run_how_far_the_crashed_one_came(store: Store) -> None:

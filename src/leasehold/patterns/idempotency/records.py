@@ -26,7 +26,7 @@ class Claim(NamedTuple):
     lease: float
     """After so many seconds without a word the run is taken for crashed."""
     keep: float
-    """For how many seconds the record is kept."""
+    """For how many seconds the record is kept after the last word of its run: a sign of life, or the result."""
 
     @property
     def id(self) -> str:

@@ -45,6 +45,7 @@ if token ~= tonumber(ARGV[1]) then return 0 end
 if state ~= 'running' then return (state == ARGV[2] and kept[8] == ARGV[4]) and 1 or 0 end
 redis.call('HSET', KEYS[1], 'state', ARGV[2], 'expires', string.format('%.0f', now + ARGV[3]), 'result', ARGV[4])
 if ARGV[5] == '1' then redis.call('HSET', KEYS[1], 'point', ARGV[6], 'data', ARGV[7]) end
+redis.call('PEXPIRE', KEYS[1], ARGV[8])
 return 1
 """
 )
@@ -84,14 +85,18 @@ def _key(claim: Claim) -> str:
     return f"lhk:{{{claim.id}}}"
 
 
+def _kept_for(claim: Claim) -> int:
+    return max(int(claim.keep * 1000), 1)
+
+
 def _claim_arguments(claim: Claim) -> tuple[object, ...]:
-    return claim.fingerprint, claim.run, int(claim.lease * 1_000_000), max(int(claim.keep * 1000), 1)
+    return claim.fingerprint, claim.run, int(claim.lease * 1_000_000), _kept_for(claim)
 
 
-def _change_arguments(token: int, change: Change) -> tuple[object, ...]:
-    reached = change.point is not None
-    lease = int(change.lease * 1_000_000)
-    return token, change.state, lease, change.result, int(reached), change.point or "", change.data or ""
+def _change_arguments(claim: Claim, token: int, change: Change) -> tuple[object, ...]:
+    lease, reached = int(change.lease * 1_000_000), int(change.point is not None)
+    word = change.point or "", change.data or ""
+    return token, change.state, lease, change.result, reached, *word, _kept_for(claim)
 
 
 def _record(answer: list[Any]) -> Record:
@@ -130,7 +135,7 @@ class RedisKeys(_Scripts):
 
     async def change(self, claim: Claim, token: int, change: Change) -> bool:
         """See `Store`."""
-        return bool(self._ask(self._change, claim, _change_arguments(token, change)))
+        return bool(self._ask(self._change, claim, _change_arguments(claim, token, change)))
 
     async def forget(self, claim: Claim) -> bool:
         """See `Store`."""
@@ -175,7 +180,7 @@ class AsyncRedisKeys(_Scripts):
 
     async def change(self, claim: Claim, token: int, change: Change) -> bool:
         """See `Store`."""
-        return bool(await self._ask(self._change, claim, _change_arguments(token, change)))
+        return bool(await self._ask(self._change, claim, _change_arguments(claim, token, change)))
 
     async def forget(self, claim: Claim) -> bool:
         """See `Store`."""

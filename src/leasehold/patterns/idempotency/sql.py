@@ -59,8 +59,9 @@ class Sql:
             f"WHERE id = :id AND token = :seen AND ({_TAKE_OVER.format(now=now)})"
         )
         self._change = (
-            f"UPDATE {table} SET state = :state, expires = {now} + :lease, point = coalesce(:point, point), "
-            f"data = coalesce(:data, data), result = :result WHERE id = :id AND token = :token AND state = 'running'"
+            f"UPDATE {table} SET state = :state, expires = {now} + :lease, keep_until = {now} + :keep, "
+            f"point = coalesce(:point, point), data = coalesce(:data, data), result = :result "
+            f"WHERE id = :id AND token = :token AND state = 'running'"
         )
         self._release = (
             f"UPDATE {table} SET state = 'released', result = '' "
@@ -81,8 +82,8 @@ class Sql:
         values: dict[str, object] = {
             **claim._asdict(),
             "id": claim.id,
-            "lease": int(claim.lease * 1_000_000),
-            "keep": int(claim.keep * 1_000_000),
+            "lease": _micros(claim.lease),
+            "keep": _micros(claim.keep),
         }
         while True:
             answer = yield Ask(self._select, {"id": claim.id})
@@ -100,7 +101,8 @@ class Sql:
 
     def change(self, claim: Claim, token: int, change: Change) -> Steps[bool]:
         """One conditional update; the same once more is no failure."""
-        values = {**change._asdict(), "lease": int(change.lease * 1_000_000), "id": claim.id, "token": token}
+        spans = {"lease": _micros(change.lease), "keep": _micros(claim.keep)}
+        values = {**change._asdict(), **spans, "id": claim.id, "token": token}
         answer = yield Ask(self._change, values)
         if answer.touched == 1:
             return True
@@ -128,6 +130,10 @@ class Sql:
 def _record(row: tuple[Any, ...]) -> tuple[Record, bool]:
     state, run, token, fingerprint, left, point, data, result, is_old = row
     return Record(state, run, int(token), fingerprint, float(left) / 1e6, point, data, result), bool(is_old)
+
+
+def _micros(seconds: float) -> int:
+    return int(seconds * 1_000_000)
 
 
 def _is_free(record: Record) -> bool:
