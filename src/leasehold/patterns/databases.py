@@ -6,18 +6,24 @@ import contextlib
 import functools
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from leasehold.errors import LeaseholdError, Misuse, quoted
-from leasehold.fences.sql_handles import Handle, blocking_handle
+from leasehold.fences.sql_handles import AsyncHandle, Handle, blocking_handle
+from leasehold.fences.sql_plain import codes_of
 from leasehold.fences.sql_rule import Answer, Ask
+from leasehold.fences.steps import drive, drive_async
+from leasehold.patterns.dialects import NewRow
+
+T = TypeVar("T")
 
 PATIENCE: Final = 30.0
 """How long a SQLite file is waited for that others write to, in seconds."""
 MOST_IDLE: Final = 8
 """Connections that are kept for the next step."""
+_DUPLICATE: Final = 1062  # what MySQL says when a row is there already
 _inherited: Final[list[list[Any]]] = []
 """Connections of a parent process, kept so that nobody closes them."""
 
@@ -72,6 +78,44 @@ class _Sqlite:
 def handle_of(connection: Any) -> Handle:
     """How statements are carried out on a connection: of sqlite3, a driver, SQLAlchemy or Django."""
     return _Sqlite(connection) if isinstance(connection, sqlite3.Connection) else blocking_handle(connection)
+
+
+def dialect_of(handle: Handle | AsyncHandle) -> str:
+    """What to speak there: MariaDB is spoken to as MySQL is, and only SQLAlchemy tells them apart."""
+    return "mysql" if handle.dialect == "mariadb" else handle.dialect
+
+
+def perform(steps: Generator[Ask, Answer, T], handle: Handle) -> T:
+    """Go through the steps of a pattern, on a connection of blocking code."""
+
+    def ask(ask: Ask) -> Answer:
+        try:
+            return handle.ask(ask)
+        except Exception as error:
+            if not _was_there(ask, error):
+                raise
+            return Answer(0, [])
+
+    return drive(steps, ask)
+
+
+async def perform_async(steps: Generator[Ask, Answer, T], handle: AsyncHandle) -> T:
+    """Go through the steps of a pattern, on a connection of asyncio code."""
+
+    async def ask(ask: Ask) -> Answer:
+        try:
+            return await handle.ask(ask)
+        except Exception as error:
+            if not _was_there(ask, error):
+                raise
+            return Answer(0, [])
+
+    return await drive_async(steps, ask)
+
+
+def _was_there(ask: Ask, error: Exception) -> bool:
+    """Whether a row is not new after all: MySQL has undone this statement alone, and its transaction goes on."""
+    return isinstance(ask, NewRow) and _DUPLICATE in codes_of(getattr(error, "orig", None) or error.__cause__ or error)
 
 
 class Connections:
@@ -134,7 +178,7 @@ class Connections:
         elif hasattr(connection, "autocommit"):
             connection.autocommit = True
         handle = handle_of(connection)
-        if handle.dialect == "mysql":
+        if dialect_of(handle) == "mysql":
             # The default of PostgreSQL. At MySQL's own, MariaDB refuses since 11.6 a statement that waited for a row
             # which was changed meanwhile: of many who come at once, somebody would begin again and again in vain.
             handle.ask(Ask("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", {}))

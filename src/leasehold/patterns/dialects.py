@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-INSERT: Final = {"sqlite": "INSERT OR IGNORE", "postgresql": "INSERT", "mysql": "INSERT IGNORE"}
-"""How an insert begins that leaves a row alone that is there already; `UNLESS_THERE` is how it ends."""
+from leasehold.fences.sql_rule import Ask
+
+INSERT: Final = {"sqlite": "INSERT OR IGNORE", "postgresql": "INSERT", "mysql": "INSERT"}
+"""How an insert begins that leaves a row alone that is there already; `UNLESS_THERE` is how it ends.
+
+In MySQL it is plain, and fails when the row is there. To IGNORE would be to ignore all that is wrong: what does not fit
+is cut, and what its character set lacks becomes a question mark. And whether ON DUPLICATE KEY has found a row does not
+show where the client has rows counted that were found, as those of SQLAlchemy and Django do.
+"""
 UNLESS_THERE: Final = {"sqlite": "", "postgresql": " ON CONFLICT DO NOTHING", "mysql": ""}
 TEXT: Final = {"sqlite": "TEXT", "postgresql": "TEXT", "mysql": "MEDIUMTEXT CHARACTER SET utf8mb4"}
 """A column for text of any length."""
@@ -16,6 +23,12 @@ _CLOCKS: Final = {
     "postgresql": "CAST(extract(epoch FROM clock_timestamp()) * 1{zeros} AS bigint)",
     "mysql": "CAST(unix_timestamp(sysdate({digits})) * 1{zeros} AS SIGNED)",
 }
+
+
+class NewRow(Ask):
+    """An insert that leaves a row alone that is there already: it has touched none then."""
+
+    __slots__ = ()
 
 
 def clock(dialect: str, digits: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from leasehold.fences.sql_rule import Answer, Ask
-from leasehold.patterns.dialects import INSERT, LOCKING, UNLESS_THERE
+from leasehold.patterns.dialects import INSERT, LOCKING, UNLESS_THERE, NewRow
 
 T = TypeVar("T")
 Steps = Generator[Ask, Answer, T]
@@ -79,5 +79,5 @@ class NoteSql:
         if version:
             answer = yield Ask(self._update, {**values, "version": version})
         else:
-            answer = yield Ask(self._insert, {**values, "name": name})
+            answer = yield NewRow(self._insert, {**values, "name": name})
         return answer.touched == 1

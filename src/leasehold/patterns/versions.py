@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 from leasehold.errors import Misuse, VersionConflict, quoted
 from leasehold.fences.sql_handles import async_handle
 from leasehold.fences.sql_rule import Answer, Ask
-from leasehold.fences.steps import drive, drive_async
 from leasehold.names import check_name
-from leasehold.patterns.databases import check_table, handle_of
-from leasehold.patterns.dialects import INSERT, UNLESS_THERE
+from leasehold.patterns.databases import check_table, dialect_of, handle_of, perform, perform_async
+from leasehold.patterns.dialects import INSERT, TEXT, UNLESS_THERE, NewRow
 
 T = TypeVar("T")
 Steps = Generator[Ask, Answer, T]
@@ -32,10 +31,9 @@ class _Sql:
     def __init__(self, dialect: str, table: str) -> None:
         # Compared byte by byte: in MySQL, two names that differ only in case would else be one.
         name = "VARBINARY(255)" if dialect == "mysql" else "VARCHAR(255)"
-        text = "MEDIUMTEXT" if dialect == "mysql" else "TEXT"
         self.create = Ask(
             f"CREATE TABLE IF NOT EXISTS {table} "
-            f"(name {name} PRIMARY KEY, version BIGINT NOT NULL, value {text} NOT NULL)",
+            f"(name {name} PRIMARY KEY, version BIGINT NOT NULL, value {TEXT[dialect]} NOT NULL)",
             {},
         )
         self._select = f"SELECT value, version FROM {table} WHERE name = :name"
@@ -55,8 +53,8 @@ class _Sql:
         """Write each, in an order that is the same for all, on the condition that its version is what it was."""
         rows = [(check_name(name), *_checked(change)) for name, change in sorted(changes.items())]
         for name, text, version in rows:
-            statement = self._update if version else self._insert
-            if (yield Ask(statement, {"name": name, "value": text, "version": version})).touched != 1:
+            values = {"name": name, "value": text, "version": version}
+            if (yield Ask(self._update, values) if version else NewRow(self._insert, values)).touched != 1:
                 raise VersionConflict(
                     f"{quoted(name)} is not at version {version} any more: somebody else wrote it since it was "
                     "read; read it again and decide anew"
@@ -68,7 +66,8 @@ def _checked(change: Versioned) -> tuple[str, int]:
     if type(version) is not int or version < 0:
         raise Misuse(f"a version is the int that was read with the value, not {quoted(version)}")
     try:
-        return json.dumps(value, allow_nan=False, ensure_ascii=False), version
+        # In ASCII: every table and connection can take it, whatever the character set of either is.
+        return json.dumps(value, allow_nan=False), version
     except (TypeError, ValueError, RecursionError) as error:
         raise Misuse(f"the value is not JSON: {quoted(str(error))}") from None
 
@@ -83,7 +82,7 @@ class Versions:
     def __init__(self, connection: Any, *, table: str = "leasehold_version") -> None:
         self.connection = connection
         self._handle = handle_of(connection)
-        self._sql = _Sql(self._handle.dialect, check_table(table))
+        self._sql = _Sql(dialect_of(self._handle), check_table(table))
 
     def create(self) -> None:
         """Make the table unless it is there; where you set up your own tables."""
@@ -93,7 +92,7 @@ class Versions:
     def read(self, name: str) -> Versioned:
         """The value of a name; None with version 0 when there is none."""
         with self._handle.transaction():
-            return drive(self._sql.read(name), self._handle.ask)
+            return perform(self._sql.read(name), self._handle)
 
     def write(self, name: str, value: object, version: int) -> int:
         """Write a value that had this version when it was read; returns its new version."""
@@ -103,7 +102,7 @@ class Versions:
     def write_all(self, changes: Mapping[str, Versioned]) -> None:
         """Write several values in one transaction, all or none; raises `VersionConflict` when one has changed."""
         with self._handle.transaction():
-            drive(self._sql.write_all(changes), self._handle.ask)
+            perform(self._sql.write_all(changes), self._handle)
 
 
 class AsyncVersions:
@@ -112,7 +111,7 @@ class AsyncVersions:
     def __init__(self, connection: Any, *, table: str = "leasehold_version") -> None:
         self.connection = connection
         self._handle = async_handle(connection)
-        self._sql = _Sql(self._handle.dialect, check_table(table))
+        self._sql = _Sql(dialect_of(self._handle), check_table(table))
 
     async def create(self) -> None:
         """Make the table unless it is there; where you set up your own tables."""
@@ -122,7 +121,7 @@ class AsyncVersions:
     async def read(self, name: str) -> Versioned:
         """The value of a name; None with version 0 when there is none."""
         async with self._handle.transaction():
-            return await drive_async(self._sql.read(name), self._handle.ask)
+            return await perform_async(self._sql.read(name), self._handle)
 
     async def write(self, name: str, value: object, version: int) -> int:
         """Write a value that had this version when it was read; returns its new version."""
@@ -132,4 +131,4 @@ class AsyncVersions:
     async def write_all(self, changes: Mapping[str, Versioned]) -> None:
         """Write several values in one transaction, all or none; raises `VersionConflict` when one has changed."""
         async with self._handle.transaction():
-            await drive_async(self._sql.write_all(changes), self._handle.ask)
+            await perform_async(self._sql.write_all(changes), self._handle)

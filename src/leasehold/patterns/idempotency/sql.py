@@ -12,11 +12,10 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from leasehold.fences.sql_handles import async_handle
+from leasehold.fences.sql_handles import AsyncHandle, async_handle
 from leasehold.fences.sql_rule import Answer, Ask
-from leasehold.fences.steps import drive, drive_async
-from leasehold.patterns.databases import Connections, check_table, handle_of
-from leasehold.patterns.dialects import INSERT, TEXT, UNLESS_THERE, clock
+from leasehold.patterns.databases import Connections, check_table, dialect_of, handle_of, perform, perform_async
+from leasehold.patterns.dialects import INSERT, TEXT, UNLESS_THERE, NewRow, clock
 from leasehold.patterns.idempotency.records import Change, Claim, Record
 from leasehold.patterns.notes import Note, NoteSql
 
@@ -88,7 +87,7 @@ class Sql:
         while True:
             answer = yield Ask(self._select, {"id": claim.id})
             if not answer.rows:  # never there, or swept away in between
-                answer = yield Ask(self._insert, values)
+                answer = yield NewRow(self._insert, values)
             if not answer.rows:
                 continue
             record, is_old = _record(answer.rows[0])
@@ -158,7 +157,7 @@ class SqlKeys:
         """Make the table unless it is there; where you set up your own tables."""
         with self.connections.lent() as connection:
             handle = handle_of(connection)
-            handle.ask(Ask(Sql(handle.dialect, self._table).create, {}))
+            handle.ask(Ask(Sql(dialect_of(handle), self._table).create, {}))
 
     async def claim(self, claim: Claim) -> Record:
         """See `Store`."""
@@ -218,7 +217,7 @@ class SqlKeys:
 
     def _perform_on(self, connection: Any, steps: Callable[[Sql], Steps[T]]) -> T:
         handle = handle_of(connection)
-        return drive(steps(Sql(handle.dialect, self._table)), handle.ask)
+        return perform(steps(Sql(dialect_of(handle), self._table)), handle)
 
 
 class InThreads:
@@ -258,14 +257,12 @@ class InThreads:
     async def note_on(self, connection: Any, name: str) -> Note:
         """Read a note in the transaction that is open on the caller's own async connection."""
         handle = async_handle(connection)
-        return await drive_async(Sql(handle.dialect, self._store._table).notes.note(name, locked=True), handle.ask)
+        return await perform_async(self._sql(handle).notes.note(name, locked=True), handle)
 
     async def set_note_on(self, connection: Any, name: str, version: int, text: str) -> bool:
         """Write a note in the transaction that is open on the caller's own async connection."""
         handle = async_handle(connection)
-        return await drive_async(
-            Sql(handle.dialect, self._store._table).notes.set_note(name, version, text), handle.ask
-        )
+        return await perform_async(self._sql(handle).notes.set_note(name, version, text), handle)
 
     async def pause(self, seconds: float) -> None:
         """See `Store`."""
@@ -274,9 +271,12 @@ class InThreads:
     async def change_on(self, connection: Any, claim: Claim, token: int, change: Change) -> bool:
         """Change the record in the transaction that is open on the caller's own async connection."""
         handle = async_handle(connection)
-        return await drive_async(Sql(handle.dialect, self._store._table).change(claim, token, change), handle.ask)
+        return await perform_async(self._sql(handle).change(claim, token, change), handle)
 
     async def token_on(self, connection: Any, claim: Claim) -> int:
         """The token of the last run of a key, as the transaction on the caller's own connection sees it."""
         handle = async_handle(connection)
-        return await drive_async(Sql(handle.dialect, self._store._table).token(claim), handle.ask)
+        return await perform_async(self._sql(handle).token(claim), handle)
+
+    def _sql(self, handle: AsyncHandle) -> Sql:
+        return Sql(dialect_of(handle), self._store._table)

@@ -12,6 +12,7 @@ from leasehold.errors import EngineError, NotSupported
 from leasehold.fences.sql_handles import in_style
 from leasehold.fences.sql_rule import Answer, Ask
 from leasehold.fences.steps import drive
+from leasehold.patterns.dialects import NewRow
 from leasehold.patterns.idempotency.redis import NOTE, SET_NOTE, note_key, note_of
 from leasehold.patterns.idempotency.sql import Sql, SqlKeys
 from leasehold.patterns.notes import Note, Notes
@@ -152,6 +153,8 @@ class _SqlNotes:
         text, values = in_style(ask, "numeric_dollar")
         if changes and self._dialect == "postgresql":
             text += " RETURNING 1"
+        if isinstance(ask, NewRow) and self._dialect == "mysql":
+            text += " ON DUPLICATE KEY UPDATE id = id"  # our own wire has rows counted that were changed: none then
         rows = self._send(text, values)
         if changes and self._dialect == "mysql":
             return Answer(int(rows[0][0]), [])  # how many rows it has changed

@@ -25,10 +25,9 @@ from leasehold.fences.sql import SqlFence
 from leasehold.fences.sql_handles import Handle
 from leasehold.fences.sql_rule import Answer, Ask, check_identifier
 from leasehold.fences.sqlite import SqliteFence
-from leasehold.fences.steps import drive
 from leasehold.names import check_wait
-from leasehold.patterns.databases import PATIENCE, Connections, handle_of
-from leasehold.patterns.dialects import INSERT, LOCKING, TEXT, UNLESS_THERE, clock
+from leasehold.patterns.databases import PATIENCE, Connections, dialect_of, handle_of, perform
+from leasehold.patterns.dialects import INSERT, LOCKING, TEXT, UNLESS_THERE, NewRow, clock
 from leasehold.patterns.optimistic import is_conflict
 from leasehold.patterns.partitions.bells import Bell, Ring, hear_postgres, keep_listening
 from leasehold.patterns.partitions.entities import Entities
@@ -147,11 +146,11 @@ class _Sql:
         if key and (rows := (yield Ask(self._known, named)).rows):
             return _Put(int(rows[0][0]), rows[0][1])
         if not (yield Ask(self._count_up, values)).touched:
-            yield Ask(self._add_place, values)
+            yield NewRow(self._add_place, values)
             if not (yield Ask(self._count_up, values)).touched:
                 return _Put(0, "")
         seq = int((yield Ask(self._last_seq, values)).rows[0][0])
-        if key and not (yield Ask(self._add_key, {**named, "seq": seq})).touched:
+        if key and not (yield NewRow(self._add_key, {**named, "seq": seq})).touched:
             # Somebody else has put it since: the number was not seen by anybody, and is given back.
             yield Ask(self._count_back, values)
             [(seq, fingerprint)] = (yield Ask(self._known_by_now, named)).rows
@@ -260,7 +259,7 @@ class SqlInbox:
         def hear() -> None:
             connection: Any = self._connections.connect()
             try:
-                if handle_of(connection).dialect == "postgresql":
+                if dialect_of(handle_of(connection)) == "postgresql":
                     connection.autocommit = True
                     hear_postgres(connection, self._channel, ring, over)
                     return
@@ -274,13 +273,13 @@ class SqlInbox:
     def waiting(self) -> list[int]:
         """See `Inbox`."""
         with self._lent() as (_, handle, sql):
-            return drive(sql.waiting(self._team), handle.ask)
+            return perform(sql.waiting(self._team), handle)
 
     @_begun_again
     def take(self, partition: int, token: int | HasToken, most: int = BATCH) -> list[Message]:
         """See `Inbox`."""
         with self._lent() as (connection, handle, sql), _fence(connection).reading(self._resource(partition), token):
-            rows = drive(sql.take({"team": self._team, "place": partition, "most": most}), handle.ask)
+            rows = perform(sql.take({"team": self._team, "place": partition, "most": most}), handle)
         return [Message(partition, int(seq), entity, payload, int(tries)) for seq, entity, payload, tries in rows]
 
     @_begun_again
@@ -288,7 +287,7 @@ class SqlInbox:
         """See `Inbox`."""
         resource = self._resource(message.partition)
         with self._lent() as (connection, handle, sql), _fence(connection).writing(resource, token):
-            drive(sql.acknowledge(self._values(message)), handle.ask)
+            perform(sql.acknowledge(self._values(message)), handle)
 
     def acknowledge_on(self, connection: Any, message: Message, token: int | HasToken) -> None:
         """Acknowledge in the transaction that is open on the handler's own connection: handled exactly once, then.
@@ -297,7 +296,7 @@ class SqlInbox:
         """
         handle = handle_of(connection)
         _fence(connection).check(self._resource(message.partition), token)
-        drive(self._sql(handle).acknowledge(self._values(message)), handle.ask)
+        perform(self._sql(handle).acknowledge(self._values(message)), handle)
         message.acknowledged = True
 
     @_begun_again
@@ -306,12 +305,12 @@ class SqlInbox:
         values = {**self._values(message), "error": error, "most": self._most_tries}
         resource = self._resource(message.partition)
         with self._lent() as (connection, handle, sql), _fence(connection).writing(resource, token):
-            return drive(sql.fail(values), handle.ask)
+            return perform(sql.fail(values), handle)
 
     def parked(self, most: int = BATCH) -> list[Parked]:
         """See `Inbox`."""
         with self._lent() as (_, handle, sql):
-            rows = drive(sql.parked(self._team, most), handle.ask)
+            rows = perform(sql.parked(self._team, most), handle)
         return [
             Parked(int(place), int(seq), entity, json.loads(text), error) for place, seq, entity, text, error in rows
         ]
@@ -321,7 +320,7 @@ class SqlInbox:
         """See `Inbox`."""
         age = int(check_wait(older_than, what="older_than") * 1000)
         with self._lent() as (_, handle, sql):
-            return drive(sql.sweep(self._team, age, self._remember), handle.ask)
+            return perform(sql.sweep(self._team, age, self._remember), handle)
 
     def close(self) -> None:
         """Close connections; they are made again when needed."""
@@ -337,7 +336,7 @@ class SqlInbox:
             "payload": text,
             "most": self._most_waiting,
         }
-        put = drive(sql.put(values, named), handle.ask)
+        put = perform(sql.put(values, named), handle)
         if not put.seq:
             raise QueueFull(f"partition {place} of the inbox {quoted(self._entities.group)}", self._most_waiting)
         if key is not None and named is not None and put.fingerprint != named.fingerprint:
@@ -357,7 +356,7 @@ class SqlInbox:
             yield connection, handle, self._sql(handle)
 
     def _sql(self, handle: Handle) -> _Sql:
-        return _Sql(handle.dialect, self._table, self._channel)
+        return _Sql(dialect_of(handle), self._table, self._channel)
 
     @property
     def _channel(self) -> str:
