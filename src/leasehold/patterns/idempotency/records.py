@@ -101,13 +101,16 @@ def fingerprint_of(payload: object) -> str:
     data = (
         b"bytes:" + payload
         if isinstance(payload, bytes)
-        else b"json:" + _json(payload, "payload", sort_keys=True).encode()
+        else b"json:" + _json(payload, "payload", ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")
     )
     return hashlib.sha256(data).hexdigest()
 
 
 def packed(result: object, most: int) -> str:
-    """A result as text: JSON, or bytes in base64. Never anything that could run when it is read."""
+    """A result as text: JSON, or bytes in base64. Never anything that could run when it is read.
+
+    It is ASCII, so that every store can take it: an operation must not be carried out again for want of a character.
+    """
     if isinstance(result, (bytes, bytearray)):
         text = "b" + base64.b64encode(result).decode()
     else:
@@ -125,8 +128,8 @@ def unpacked(text: str) -> Any:
     return base64.b64decode(text[1:]) if text[:1] == "b" else json.loads(text[1:] or "null")
 
 
-def _json(value: object, what: str, *, sort_keys: bool = False) -> str:
+def _json(value: object, what: str, *, ensure_ascii: bool = True, sort_keys: bool = False) -> str:
     try:
-        return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), sort_keys=sort_keys)
+        return json.dumps(value, allow_nan=False, ensure_ascii=ensure_ascii, separators=(",", ":"), sort_keys=sort_keys)
     except (TypeError, ValueError, RecursionError) as error:
         raise Misuse(f"the {what} is neither bytes nor JSON: {quoted(str(error))}") from None

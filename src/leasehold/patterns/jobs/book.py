@@ -115,8 +115,8 @@ class Book:
 
 
 def as_text(book: Book) -> str:
-    """The book as it is stored."""
-    return json.dumps(asdict(book), ensure_ascii=False, separators=(",", ":"))
+    """The book as it is stored: in ASCII, which every store can take, whatever stands in the error of a run."""
+    return json.dumps(asdict(book), separators=(",", ":"))
 
 
 def from_text(text: str) -> Book:

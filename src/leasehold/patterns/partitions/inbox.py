@@ -156,6 +156,22 @@ def packed(payload: object) -> str:
     return text
 
 
+def storable(text: str) -> str:
+    r"""A text for people in a form that every database can take.
+
+    >>> storable("no such file: caf\udce9.txt")
+    'no such file: caf\\udce9.txt'
+    """
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def check_entity(entity: str) -> str:
+    """The name of an entity, which is stored as it is."""
+    if storable(entity) != entity:
+        raise Misuse(f"an inbox stores the entity as text, without U+0000 and half characters, not {quoted(entity)}")
+    return entity
+
+
 class Key(NamedTuple):
     """The caller's name for a message, and what the message was: as digests, which every collation tells apart."""
 
@@ -256,7 +272,7 @@ class AsyncFeed:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it was: the message is tried again, or put aside
             log().exception("handling %r failed", message)
-            text = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
+            text = storable(f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
             if await self._inbox.fail(message, writer.token, text):
                 log().error("%r was put aside", message)
             return False

@@ -25,6 +25,7 @@ from leasehold.patterns.partitions.inbox import (
     REMEMBER,
     Message,
     Parked,
+    check_entity,
     key_of,
     packed,
 )
@@ -112,7 +113,7 @@ class RedisInbox:
     def put(self, entity: str, payload: object, *, key: str | None = None) -> int:
         """See `Inbox`."""
         place = self._entities.partition_of(entity)
-        text = json.dumps([entity, packed(payload)])
+        text = json.dumps([check_entity(entity), packed(payload)])
         # Without a key of the caller's it has one of ours, because redis-py sends a request again by itself.
         named = key_of(key or secrets.token_hex(16), entity, text)
         assert named is not None

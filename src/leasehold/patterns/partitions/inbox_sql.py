@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from leasehold.errors import KeyReused, Misuse, QueueFull, quoted
+from leasehold.errors import KeyReused, LeaseholdError, Misuse, QueueFull, quoted
 from leasehold.fences.rule import HasToken
 from leasehold.fences.sql import SqlFence
 from leasehold.fences.sql_handles import Handle
@@ -39,8 +39,10 @@ from leasehold.patterns.partitions.inbox import (
     Key,
     Message,
     Parked,
+    check_entity,
     key_of,
     packed,
+    storable,
 )
 
 P = ParamSpec("P")
@@ -299,9 +301,19 @@ class SqlInbox:
         perform(self._sql(handle).acknowledge(self._values(message)), handle)
         message.acknowledged = True
 
-    @_begun_again
     def fail(self, message: Message, token: int | HasToken, error: str) -> bool:
         """See `Inbox`."""
+        text = storable(error)
+        try:
+            return self._fail(message, token, text)
+        except Exception as failure:
+            if isinstance(failure, LeaseholdError) or text.isascii():
+                raise
+            # The connection may be in a character set that lacks something; the failure is to be counted all the same.
+            return self._fail(message, token, text.encode("ascii", "backslashreplace").decode())
+
+    @_begun_again
+    def _fail(self, message: Message, token: int | HasToken, error: str) -> bool:
         values = {**self._values(message), "error": error, "most": self._most_tries}
         resource = self._resource(message.partition)
         with self._lent() as (connection, handle, sql), _fence(connection).writing(resource, token):
@@ -328,7 +340,7 @@ class SqlInbox:
 
     def _put(self, handle: Handle, sql: _Sql, entity: str, payload: object, key: str | None) -> int:
         place, text = self._entities.partition_of(entity), packed(payload)
-        named = key_of(key, entity, text)
+        named = key_of(key, check_entity(entity), text)
         values: dict[str, object] = {
             "team": self._team,
             "place": place,
