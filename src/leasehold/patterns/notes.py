@@ -73,11 +73,14 @@ class NoteSql:
         [(now, version, text)] = answer.rows
         return Note(int(version), text, int(now) / 1e6)
 
-    def set_note(self, name: str, version: int, text: str) -> Steps[bool]:
-        """One statement, with its condition."""
+    def set_note(self, name: str, version: int, text: str, *, again: bool = False) -> Steps[bool]:
+        """One statement, with its condition; `again`: an attempt whose answer was lost may have written it already."""
         values: dict[str, object] = {"id": note_id(name), "text": text}
         if version:
             answer = yield Ask(self._update, {**values, "version": version})
         else:
             answer = yield NewRow(self._insert, {**values, "name": name})
+        if again and answer.touched != 1:
+            now = yield from self.note(name)
+            return (now.version, now.text) == (version + 1, text)
         return answer.touched == 1

@@ -7,11 +7,13 @@ Every step is one statement that states its own condition, so there is no transa
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from leasehold.core.worlds import run_blocking
 from leasehold.fences.sql_handles import AsyncHandle, async_handle
 from leasehold.fences.sql_rule import Answer, Ask
 from leasehold.patterns.databases import Connections, check_table, dialect_of, handle_of, perform, perform_async
@@ -70,6 +72,10 @@ class Sql:
         self._token = f"SELECT token FROM {table} WHERE id = :id"
         self._old = f"SELECT id, token FROM {table} WHERE keep_until <= {now} ORDER BY keep_until LIMIT :most"
         self._forget = f"DELETE FROM {table} WHERE id = :id AND token = :token AND keep_until <= {now}"
+
+    def create_table(self) -> Steps[None]:
+        """Make the table unless it is there."""
+        yield Ask(self.create, {})
 
     def now(self) -> Steps[float]:
         """The database's clock."""
@@ -146,7 +152,9 @@ def _agree(one: str, other: str) -> bool:
 class SqlKeys:
     """Records in a table of a database: a SQLite file, or what `on` connects to (psycopg, psycopg2, PyMySQL, sqlite3).
 
-    The connections that it makes are used for nothing else, by one thread at a time.
+    The connections that it makes are used for nothing else, by one thread at a time. One that the server has ended is
+    replaced, and the step is carried out once more: a claim is recognised by its run, a change by its token, a note by
+    its version and text.
     """
 
     def __init__(self, on: Path | Callable[[], Any], *, table: str = "leasehold_key") -> None:
@@ -155,9 +163,7 @@ class SqlKeys:
 
     def create(self) -> None:
         """Make the table unless it is there; where you set up your own tables."""
-        with self.connections.lent() as connection:
-            handle = handle_of(connection)
-            handle.ask(Ask(Sql(dialect_of(handle), self._table).create, {}))
+        self._perform(lambda sql: sql.create_table())
 
     async def claim(self, claim: Claim) -> Record:
         """See `Store`."""
@@ -169,7 +175,8 @@ class SqlKeys:
 
     async def forget(self, claim: Claim) -> bool:
         """See `Store`."""
-        return self._perform(lambda sql: sql.forget(claim))
+        # Not twice: the second might let an operation run again that somebody has carried out in between.
+        return self._perform(lambda sql: sql.forget(claim), repeats=False)
 
     async def sweep(self, most: int) -> int:
         """See `Store`."""
@@ -177,7 +184,7 @@ class SqlKeys:
 
     async def now(self) -> float:
         """See `Store`."""
-        return self._perform(lambda sql: sql.now())
+        return self._perform(lambda sql: sql.now(), reads=True)
 
     async def pause(self, seconds: float) -> None:
         """See `Store`."""
@@ -193,11 +200,12 @@ class SqlKeys:
 
     async def note(self, name: str) -> Note:
         """See `Notes`."""
-        return self._perform(lambda sql: sql.notes.note(name))
+        return self._perform(lambda sql: sql.notes.note(name), reads=True)
 
     async def set_note(self, name: str, version: int, text: str) -> bool:
         """See `Notes`."""
-        return self._perform(lambda sql: sql.notes.set_note(name, version, text))
+        attempts = itertools.count()
+        return self._perform(lambda sql: sql.notes.set_note(name, version, text, again=next(attempts) > 0))
 
     async def note_on(self, connection: Any, name: str) -> Note:
         """Read a note in the transaction that is open on the caller's own connection, and let nobody change it."""
@@ -211,9 +219,10 @@ class SqlKeys:
         """Close connections; they are made again when needed."""
         self.connections.close()
 
-    def _perform(self, steps: Callable[[Sql], Steps[T]]) -> T:
-        with self.connections.lent() as connection:
-            return self._perform_on(connection, steps)
+    def _perform(self, steps: Callable[[Sql], Steps[T]], *, reads: bool = False, repeats: bool = True) -> T:
+        return self.connections.perform(
+            lambda connection: self._perform_on(connection, steps), reads=reads, repeats=repeats
+        )
 
     def _perform_on(self, connection: Any, steps: Callable[[Sql], Steps[T]]) -> T:
         handle = handle_of(connection)
@@ -228,31 +237,31 @@ class InThreads:
 
     async def claim(self, claim: Claim) -> Record:
         """See `Store`."""
-        return await asyncio.to_thread(self._store._perform, lambda sql: sql.claim(claim))
+        return await _in_thread(lambda: self._store.claim(claim))
 
     async def change(self, claim: Claim, token: int, change: Change) -> bool:
         """See `Store`."""
-        return await asyncio.to_thread(self._store._perform, lambda sql: sql.change(claim, token, change))
+        return await _in_thread(lambda: self._store.change(claim, token, change))
 
     async def forget(self, claim: Claim) -> bool:
         """See `Store`."""
-        return await asyncio.to_thread(self._store._perform, lambda sql: sql.forget(claim))
+        return await _in_thread(lambda: self._store.forget(claim))
 
     async def sweep(self, most: int) -> int:
         """See `Store`."""
-        return await asyncio.to_thread(self._store._perform, lambda sql: sql.sweep(most))
+        return await _in_thread(lambda: self._store.sweep(most))
 
     async def now(self) -> float:
         """See `Store`."""
-        return await asyncio.to_thread(self._store._perform, lambda sql: sql.now())
+        return await _in_thread(self._store.now)
 
     async def note(self, name: str) -> Note:
         """See `Notes`."""
-        return await asyncio.to_thread(self._store._perform, lambda sql: sql.notes.note(name))
+        return await _in_thread(lambda: self._store.note(name))
 
     async def set_note(self, name: str, version: int, text: str) -> bool:
         """See `Notes`."""
-        return await asyncio.to_thread(self._store._perform, lambda sql: sql.notes.set_note(name, version, text))
+        return await _in_thread(lambda: self._store.set_note(name, version, text))
 
     async def note_on(self, connection: Any, name: str) -> Note:
         """Read a note in the transaction that is open on the caller's own async connection."""
@@ -280,3 +289,7 @@ class InThreads:
 
     def _sql(self, handle: AsyncHandle) -> Sql:
         return Sql(dialect_of(handle), self._store._table)
+
+
+async def _in_thread(step: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    return await asyncio.to_thread(lambda: run_blocking(step()))

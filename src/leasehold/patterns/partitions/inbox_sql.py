@@ -7,7 +7,6 @@ message ends, so messages become visible in the order of their numbers, and none
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -15,7 +14,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
@@ -26,7 +25,7 @@ from leasehold.fences.sql_handles import Handle
 from leasehold.fences.sql_rule import Answer, Ask, check_identifier
 from leasehold.fences.sqlite import SqliteFence
 from leasehold.names import check_wait
-from leasehold.patterns.databases import PATIENCE, Connections, dialect_of, handle_of, perform
+from leasehold.patterns.databases import PATIENCE, Connections, dialect_of, handle_of, never_twice, perform
 from leasehold.patterns.dialects import INSERT, LOCKING, TEXT, UNLESS_THERE, NewRow, clock
 from leasehold.patterns.optimistic import is_conflict
 from leasehold.patterns.partitions.bells import Bell, Ring, hear_postgres, keep_listening
@@ -235,16 +234,25 @@ class SqlInbox:
 
     def create(self) -> None:
         """Make the tables unless they are there; where you set up your own tables."""
-        with self._lent() as (connection, handle, sql):
+
+        def step(connection: Any, handle: Handle, sql: _Sql) -> None:
             for statement in sql.create:
                 handle.ask(Ask(statement, {}))
             _fence(connection).create()
 
+        self._perform(step)
+
     @_begun_again
     def put(self, entity: str, payload: object, *, key: str | None = None) -> int:
         """See `Inbox`."""
-        with self._lent() as (_, handle, sql), handle.transaction():
-            seq = self._put(handle, sql, entity, payload, key)
+
+        def step(connection: Any, handle: Handle, sql: _Sql) -> int:
+            # By its key a message is recognised that was put before; without one, it would be two.
+            whole = handle.transaction()
+            with whole if key is not None else never_twice(connection, whole):
+                return self._put(handle, sql, entity, payload, key)
+
+        seq = self._perform(step)
         self._bell.ring()
         return seq
 
@@ -274,22 +282,29 @@ class SqlInbox:
 
     def waiting(self) -> list[int]:
         """See `Inbox`."""
-        with self._lent() as (_, handle, sql):
-            return perform(sql.waiting(self._team), handle)
+        return self._perform(lambda _, handle, sql: perform(sql.waiting(self._team), handle), reads=True)
 
     @_begun_again
     def take(self, partition: int, token: int | HasToken, most: int = BATCH) -> list[Message]:
         """See `Inbox`."""
-        with self._lent() as (connection, handle, sql), _fence(connection).reading(self._resource(partition), token):
-            rows = perform(sql.take({"team": self._team, "place": partition, "most": most}), handle)
+        values: dict[str, object] = {"team": self._team, "place": partition, "most": most}
+
+        def step(connection: Any, handle: Handle, sql: _Sql) -> list[tuple[Any, ...]]:
+            with _fence(connection).reading(self._resource(partition), token):
+                return perform(sql.take(values), handle)
+
+        rows = self._perform(step)
         return [Message(partition, int(seq), entity, payload, int(tries)) for seq, entity, payload, tries in rows]
 
     @_begun_again
     def acknowledge(self, message: Message, token: int | HasToken) -> None:
         """See `Inbox`."""
-        resource = self._resource(message.partition)
-        with self._lent() as (connection, handle, sql), _fence(connection).writing(resource, token):
-            perform(sql.acknowledge(self._values(message)), handle)
+
+        def step(connection: Any, handle: Handle, sql: _Sql) -> None:
+            with _fence(connection).writing(self._resource(message.partition), token):
+                perform(sql.acknowledge(self._values(message)), handle)
+
+        self._perform(step)
 
     def acknowledge_on(self, connection: Any, message: Message, token: int | HasToken) -> None:
         """Acknowledge in the transaction that is open on the handler's own connection: handled exactly once, then.
@@ -315,14 +330,17 @@ class SqlInbox:
     @_begun_again
     def _fail(self, message: Message, token: int | HasToken, error: str) -> bool:
         values = {**self._values(message), "error": error, "most": self._most_tries}
-        resource = self._resource(message.partition)
-        with self._lent() as (connection, handle, sql), _fence(connection).writing(resource, token):
-            return perform(sql.fail(values), handle)
+
+        def step(connection: Any, handle: Handle, sql: _Sql) -> bool:
+            # Twice would be two failures, and a message that is put aside too soon.
+            with never_twice(connection, _fence(connection).writing(self._resource(message.partition), token)):
+                return perform(sql.fail(values), handle)
+
+        return self._perform(step)
 
     def parked(self, most: int = BATCH) -> list[Parked]:
         """See `Inbox`."""
-        with self._lent() as (_, handle, sql):
-            rows = perform(sql.parked(self._team, most), handle)
+        rows = self._perform(lambda _, handle, sql: perform(sql.parked(self._team, most), handle), reads=True)
         return [
             Parked(int(place), int(seq), entity, json.loads(text), error) for place, seq, entity, text, error in rows
         ]
@@ -331,8 +349,7 @@ class SqlInbox:
     def sweep(self, older_than: float) -> int:
         """See `Inbox`."""
         age = int(check_wait(older_than, what="older_than") * 1000)
-        with self._lent() as (_, handle, sql):
-            return perform(sql.sweep(self._team, age, self._remember), handle)
+        return self._perform(lambda _, handle, sql: perform(sql.sweep(self._team, age, self._remember), handle))
 
     def close(self) -> None:
         """Close connections; they are made again when needed."""
@@ -361,11 +378,14 @@ class SqlInbox:
     def _resource(self, partition: int) -> str:
         return f"{self._table}/{self._team}/{partition}"
 
-    @contextlib.contextmanager
-    def _lent(self) -> Iterator[tuple[Any, Handle, _Sql]]:
-        with self._connections.lent() as connection:
+    def _perform(self, step: Callable[[Any, Handle, _Sql], T], *, reads: bool = False) -> T:
+        """Carry out a step, and once more if its connection broke: a second attempt finds what the first has done."""
+
+        def on(connection: Any) -> T:
             handle = handle_of(connection)
-            yield connection, handle, self._sql(handle)
+            return step(connection, handle, self._sql(handle))
+
+        return self._connections.perform(on, reads=reads)
 
     def _sql(self, handle: Handle) -> _Sql:
         return _Sql(dialect_of(handle), self._table, self._channel)
