@@ -331,6 +331,35 @@ def test_it_refuses_to_nest_and_works_again_afterwards() -> None:
     assert inner() == "done"
 
 
+def test_a_task_that_outlives_the_call_that_began_it_is_not_inside_of_it() -> None:
+    @retry_on_conflict
+    def inner() -> str:
+        return "done"
+
+    async def later(may_begin: asyncio.Event) -> str:
+        await may_begin.wait()
+        return inner()
+
+    async def run() -> None:
+        may_begin, beside = asyncio.Event(), list[asyncio.Task[str]]()
+
+        @retry_on_conflict
+        async def outer(*, waits: bool) -> None:
+            beside.append(asyncio.create_task(later(may_begin)))
+            if waits:
+                may_begin.set()
+                with pytest.raises(Misuse, match="task"):
+                    await beside[-1]
+
+        await outer(waits=False)
+        may_begin.set()
+        assert await beside[0] == "done"
+        may_begin.clear()
+        await outer(waits=True)
+
+    asyncio.run(run())
+
+
 def test_async_functions_are_retried_too() -> None:
     attempts = []
 

@@ -56,7 +56,6 @@ CROWDED: Final = 0.3
 """Above this share of attempts that were in vain, another pattern does better."""
 FEWEST_ATTEMPTS: Final = 50
 """Nothing is said of a rate on fewer attempts than these."""
-_inside: contextvars.ContextVar[bool] = contextvars.ContextVar("leasehold_retry", default=False)
 
 _SQLSTATES: Final = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
 _MYSQL: Final = frozenset({1020, 1205, 1213, 3572})  # record changed, lock wait, deadlock, NOWAIT
@@ -224,15 +223,33 @@ class Retry:
             longest = min(longest * 2, LONGEST_PAUSE)
 
 
+class _Call:
+    """One call of a function with `retry_on_conflict`. Tasks inherit it, and some of them outlive it."""
+
+    __slots__ = ("is_over",)
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+
+_inside: contextvars.ContextVar[_Call | None] = contextvars.ContextVar("leasehold_retry", default=None)
+
+
 @contextmanager
 def _not_nested() -> Iterator[None]:
     """An inner retry would repeat a part of a transaction whose reads are old already."""
-    if _inside.get():
-        raise Misuse("a function with retry_on_conflict was called inside of another; let the outermost one retry")
-    token = _inside.set(True)
+    outer = _inside.get()
+    if outer is not None and not outer.is_over:
+        raise Misuse(
+            "a function with retry_on_conflict was called inside of another; let the outermost one retry (a task that "
+            "it began is inside of it until it returns: begin that afterwards, or each attempt begins one)"
+        )
+    call = _Call()
+    token = _inside.set(call)
     try:
         yield
     finally:
+        call.is_over = True
         _inside.reset(token)
 
 
