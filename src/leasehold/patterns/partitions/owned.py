@@ -46,7 +46,7 @@ class Item:
         self.entity, self.work, self.future = entity, work, future
 
     def hand_back(self, error: Exception) -> None:
-        """Say that it was not begun."""
+        """Say that it was not begun, or why it came to nothing."""
         if not self.future.done():
             self.future.set_exception(error)
 
@@ -97,6 +97,12 @@ class Owned:
                     return item
             self._running = False
             return None
+
+    def interrupted(self) -> bool:
+        """Whoever ran the queue has stopped in the middle of it; True when somebody has to go on: it drains."""
+        with self._lock:
+            self._running = self.closing is not None and bool(self._queue)
+            return self._running
 
     def close(self, why: str, last: Item | None = None) -> bool:
         """Serve no longer: hand back what is queued and not begun; `last` is run after what runs now, if not lost.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
@@ -91,7 +92,7 @@ class AsyncPartitions(Group[AsyncLease]):
         give_up_at = time.monotonic() + check_wait(within, what="within")
         self._leaving = True
         self._wake.set()
-        await looking
+        await asyncio.wait([looking])  # it may have been cancelled, as all are when a program ends
         while not await self._has_left():
             self._wake.clear()
             if time.monotonic() >= give_up_at:
@@ -139,7 +140,8 @@ class AsyncPartitions(Group[AsyncLease]):
 
         See `Partitions.serve`.
         """
-        feed, bell, loop = AsyncFeed(inbox, handle), asyncio.Event(), asyncio.get_running_loop()
+        feed = AsyncFeed(inbox, lambda writer, message: _of_its_own(handle(writer, message)))
+        bell, loop = asyncio.Event(), asyncio.get_running_loop()
         rounds = Rounds(check_wait(every, what="every"), feed.look_at)
         over = asyncio.create_task(until.wait())
         ear = Ear(inbox, lambda: loop.call_soon_threadsafe(bell.set))
@@ -166,26 +168,35 @@ class AsyncPartitions(Group[AsyncLease]):
     def _start(self, owned: Owned) -> None:
         task = asyncio.create_task(self._run(owned))
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(functools.partial(self._has_stopped, owned))
 
     async def _run(self, owned: Owned) -> None:
         """Run items as long as there are some."""
         while (item := owned.next()) is not None:
             try:
-                result = await item.work(Writer(owned, item.entity))
+                result = await _of_its_own(item.work(Writer(owned, item.entity)))
+            except Exception as error:  # noqa: BLE001 - it is the caller's, who has the future
+                item.hand_back(error)
             except BaseException as error:
-                if not item.future.done():
-                    item.future.set_exception(
-                        error if isinstance(error, Exception) else LeaseholdError(f"the work ended with {error!r}")
-                    )
-                if not isinstance(error, Exception):
-                    raise
+                item.hand_back(_ended_with(error))
+                raise
             else:
                 if not item.future.done():
                     item.future.set_result(result)
             await asyncio.sleep(0)
         if owned.closing is not None:
             self._wake.set()
+
+    def _has_stopped(self, owned: Owned, worker: asyncio.Task[None]) -> None:
+        """Give a partition up whose worker was cancelled, or ended the program: nothing more is begun there."""
+        self._running.discard(worker)
+        if not worker.cancelled() and worker.exception() is None:
+            return
+        if owned.interrupted():
+            self._start(owned)
+        elif owned.closing is None:
+            self._close_one(owned, "its worker was cancelled")
+        self._wake.set()
 
     def _open(self, number: int, lease: AsyncLease) -> Owned:
         owned, warm = Owned(self._entities.group, number, lease, self._settings.most_queued), self._settings.warm
@@ -234,6 +245,21 @@ class AsyncPartitions(Group[AsyncLease]):
     ) -> None:
         """Leave."""
         await self.leave()
+
+
+async def _of_its_own(work: Coroutine[Any, Any, T]) -> T:
+    """Await work. When what it waits for was cancelled, and not the task that does it, that is an error of the work."""
+    try:
+        return await work
+    except asyncio.CancelledError as error:
+        worker = asyncio.current_task()
+        if worker is None or worker.cancelling():
+            raise
+        raise _ended_with(error) from error
+
+
+def _ended_with(error: BaseException) -> LeaseholdError:
+    return LeaseholdError(f"the work ended with {error!r}")
 
 
 async def _either(bell: asyncio.Event, over: asyncio.Task[Any], seconds: float) -> bool:
