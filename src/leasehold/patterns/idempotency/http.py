@@ -16,7 +16,9 @@ All of these are ``application/problem+json``, and the application is not called
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import hashlib
 import io
 import json
@@ -190,12 +192,14 @@ class AsgiIdempotency:
             await self._app(scope, receive, send)
             return
         try:
-            answer = await self._answer(scope, receive, headers)
+            answer = await self._answer(scope, receive, send, headers)
         except _Gone:
             return
-        await _send(answer, send)
+        if answer is not None:
+            await _send(answer, send)
 
-    async def _answer(self, scope: Scope, receive: Receive, headers: list[bytes]) -> Answer:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: list[bytes]) -> Answer | None:
+        """An answer that is not the application's to give now; None when it has given one."""
         if not headers:
             return without_key()
         key = key_in(headers[0].decode("latin-1")) if len(headers) == 1 else None
@@ -209,44 +213,98 @@ class AsgiIdempotency:
             scope=scope_of(self._tenant(scope), scope["method"], scope["path"]),
             **self._rules.settings,
         )
-        given: list[Answer] = []
-
-        async def call(_run: AsyncRun) -> object:
-            given.append(await self._call(scope, body, receive))
-            if not self._rules.keeps(given[0].status):
-                raise _NotKept(given[0])
-            return self._rules.packed(given[0])
-
         payload = scope.get("query_string", b"") + b"\n" + body
         try:
-            kept = await keys.once(key, call, payload=payload, wait=self._rules.wait)
-        except _NotKept as passing:
-            return passing.answer
+            run, kept = await keys._begun(key, payload, self._rules.wait)
         except (InProgress, KeyReused) as error:
             return refused(error)
-        return given[0] if given else unpacked(kept)
-
-    async def _call(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
-        """Let the application answer, and keep what it says until all of it is there."""
-        unread = [body]
-        said: list[Message] = []
-
-        async def read() -> Message:
-            return {"type": "http.request", "body": unread.pop(), "more_body": False} if unread else await receive()
-
-        async def note(message: Message) -> None:
-            said.append(message)
-
+        if run is None:
+            return unpacked(kept)
         if scope.get("extensions"):
             # With them the application could hand over a file's name in place of its bytes.
             scope = {**scope, "extensions": {}}
-        await self._app(scope, read, note)
-        start = next((one for one in said if one["type"] == "http.response.start"), None)
-        if start is None:
-            raise RuntimeError("the application ended without an answer")
-        headers = [(bytes(n).decode("latin-1"), bytes(v).decode("latin-1")) for n, v in start.get("headers", ())]
-        parts = (one.get("body", b"") for one in said if one["type"] == "http.response.body")
-        return Answer(start["status"], headers, b"".join(parts))
+        await _Exchange(self._rules, keys, run, receive, send).carry_out(self._app, scope, body)
+        return None
+
+
+class _Exchange:
+    """One request that the application answers.
+
+    What it says is kept until all of it is there, and is stored and sent at that moment: what the application does
+    afterwards, in the background, is neither waited for nor part of the run.
+    """
+
+    def __init__(self, rules: Rules, keys: AsyncIdempotency, run: AsyncRun, receive: Receive, send: Send) -> None:
+        """`receive` gives what comes after the request's body, which was read."""
+        self._rules, self._keys, self._run, self._receive, self._send = rules, keys, run, receive, send
+        self._unread: list[bytes] = []
+        self._start: Message | None = None
+        self._parts: list[bytes] = []
+        self._settled = False
+        self._trouble: Exception | None = None
+        self._answered = asyncio.Event()
+
+    async def carry_out(self, app: AsgiApp, scope: Scope, body: bytes) -> None:
+        """Call the application with the request. An error after its answer is raised to the server, as without this."""
+        self._unread.append(body)
+        try:
+            await app(scope, self._hear, self._say)
+            if not self._settled and self._trouble is None:
+                raise RuntimeError(
+                    f"the application ended {'before the end of its' if self._start else 'without an'} answer"
+                )
+        except Exception as error:
+            if not self._settled and self._trouble is None:
+                await self._keys._failed(self._run, error)
+            raise
+        if self._trouble is not None:
+            raise self._trouble
+
+    async def _hear(self) -> Message:
+        """The request; and that its client has gone only when it is answered.
+
+        A client that gives up comes again with its key: until then the application has to go on, and not stop half way.
+        """
+        if self._unread:
+            return {"type": "http.request", "body": self._unread.pop(), "more_body": False}
+        await self._answered.wait()
+        return await self._receive()
+
+    async def _say(self, message: Message) -> None:
+        if self._trouble is not None:
+            raise self._trouble
+        if self._answered.is_set():
+            await self._send(message)  # too much is the server's to refuse
+        elif message["type"] == "http.response.start":
+            self._start = self._start or message
+        elif message["type"] == "http.response.body":
+            self._parts.append(bytes(message.get("body", b"")))
+            if not message.get("more_body", False):
+                await self._complete()
+
+    async def _complete(self) -> None:
+        """Store the answer, and then send it: nobody gets one that the next request would not get, too."""
+        if self._start is None:
+            raise RuntimeError("the application sent a body before it began its answer")
+        headers = [(bytes(n).decode("latin-1"), bytes(v).decode("latin-1")) for n, v in self._start.get("headers", ())]
+        answer = Answer(self._start["status"], headers, b"".join(self._parts))
+        try:
+            await self._settle(answer)
+        except Exception as trouble:
+            self._trouble = trouble  # another run took over, or the store does not answer: no answer, whoever asks
+            self._answered.set()
+            raise
+        self._settled = True
+        try:
+            await _send(answer, self._send)
+        finally:
+            self._answered.set()
+
+    async def _settle(self, answer: Answer) -> None:
+        if self._rules.keeps(answer.status):
+            await self._keys._finished(self._run, self._rules.packed(answer))
+        else:
+            await self._keys._failed(self._run, _NotKept(answer))
 
 
 async def _body_of(receive: Receive, most: int) -> bytes | None:
@@ -268,6 +326,14 @@ async def _send(answer: Answer, send: Send) -> None:
     await send({"type": "http.response.body", "body": answer.body})
 
 
+class _Sent(list[bytes]):
+    """A body for the server, which closes it when it was sent: what the application does then is no part of the run."""
+
+    def __init__(self, body: bytes, afterwards: contextlib.ExitStack) -> None:
+        super().__init__([body])
+        self.close = afterwards.close
+
+
 class WsgiIdempotency:
     """Wrap a WSGI application. `tenant` says of a request's environment whose it is."""
 
@@ -281,11 +347,12 @@ class WsgiIdempotency:
         header = environ.get("HTTP_IDEMPOTENCY_KEY")
         if environ["REQUEST_METHOD"] not in self._rules.methods or (header is None and not self._rules.required):
             return self._app(environ, start_response)
-        answer = self._answer(environ, header)
-        start_response(f"{answer.status} {_phrase(answer.status)}", answer.headers)
-        return [answer.body]
+        with contextlib.ExitStack() as afterwards:
+            answer = self._answer(environ, header, afterwards)
+            start_response(f"{answer.status} {_phrase(answer.status)}", answer.headers)
+            return _Sent(answer.body, afterwards.pop_all())
 
-    def _answer(self, environ: dict[str, Any], header: str | None) -> Answer:
+    def _answer(self, environ: dict[str, Any], header: str | None, afterwards: contextlib.ExitStack) -> Answer:
         if header is None:
             return without_key()
         key = key_in(header)
@@ -301,7 +368,8 @@ class WsgiIdempotency:
         given: list[Answer] = []
 
         def call(_run: Run) -> object:
-            given.append(self._call({**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}))
+            request = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+            given.append(self._call(request, afterwards))
             if not self._rules.keeps(given[0].status):
                 raise _NotKept(given[0])
             return self._rules.packed(given[0])
@@ -315,7 +383,7 @@ class WsgiIdempotency:
             return refused(error)
         return given[0] if given else unpacked(kept)
 
-    def _call(self, environ: dict[str, Any]) -> Answer:
+    def _call(self, environ: dict[str, Any], afterwards: contextlib.ExitStack) -> Answer:
         """Let the application answer, and keep what it says until all of it is there."""
         started: list[tuple[str, Headers]] = []
         written: list[bytes] = []
@@ -327,11 +395,9 @@ class WsgiIdempotency:
             return written.append
 
         parts = self._app(environ, start)
-        try:
-            written.extend(parts)
-        finally:
-            if callable(close := getattr(parts, "close", None)):
-                close()
+        if callable(close := getattr(parts, "close", None)):
+            afterwards.callback(close)
+        written.extend(parts)
         if not started:
             raise RuntimeError("the application ended without an answer")
         [(status, headers)] = started

@@ -324,17 +324,23 @@ class AsyncIdempotency(_Keys[Store]):
         self, key: str, operation: Callable[[AsyncRun], Awaitable[Any]], *, payload: object = None, wait: float = 0.0
     ) -> Any:
         """Carry out the operation unless it was, and return its result either way; see `Idempotency.once`."""
-        claim = self._claim_for(key, payload)
-        record = await self._claimed(claim, wait)
-        if record.run != claim.run:
-            return self._given_before(claim, record)
-        run = AsyncRun(self, claim, record)
+        run, given = await self._begun(key, payload, wait)
+        if run is None:
+            return given
         try:
             result = await operation(run)
         except Exception as error:
             await self._failed(run, error)
             raise
         return await self._finished(run, result)
+
+    async def _begun(self, key: str, payload: object, wait: float) -> tuple[AsyncRun | None, Any]:
+        """A run that is to be carried out now, or none and what an earlier one gave."""
+        claim = self._claim_for(key, payload)
+        record = await self._claimed(claim, wait)
+        if record.run != claim.run:
+            return None, self._given_before(claim, record)
+        return AsyncRun(self, claim, record), None
 
     def idempotent(
         self, *, key: Callable[P, str], payload: Callable[P, object] | None = None, wait: float = 0.0
