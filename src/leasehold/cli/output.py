@@ -99,10 +99,35 @@ def one_line_logs() -> None:
     logger.handlers = [OneLine(logging.WARNING)]
     logger.propagate = False
 
-    def show(message: Warning | str, *_where: object) -> None:
-        say(f"warning: {message}")
+    warnings.showwarning = _show_warning  # type: ignore[assignment]  # the place in the source is of no use to people
 
-    warnings.showwarning = show  # type: ignore[assignment]  # the place in the source is of no use to people
+
+def _show_warning(message: Warning | str, *_where: object) -> None:
+    say(f"warning: {message}")
+
+
+class HeldBack:
+    """Warnings about the deployment, kept until it is known whether somebody is to read them."""
+
+    def __init__(self, *, for_good: bool) -> None:
+        """From now on keep what would be shown; `for_good` when nobody wants to read it in any case."""
+        import warnings
+
+        self._for_good, self._kept = for_good, list[str]()
+        warnings.showwarning = self._keep  # type: ignore[assignment]
+
+    def _keep(self, message: Warning | str, *_where: object) -> None:
+        self._kept.append(str(message))
+
+    def tell(self) -> None:
+        """Show what was kept, and what comes later at once."""
+        import warnings
+
+        if self._for_good:
+            return
+        warnings.showwarning = _show_warning  # type: ignore[assignment]
+        while self._kept:
+            _show_warning(self._kept.pop(0))
 
 
 def duration(seconds: float) -> str:

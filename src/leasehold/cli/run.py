@@ -17,7 +17,7 @@ import click
 from leasehold.cli import exits, on_lost
 from leasehold.cli.exits import Interrupted
 from leasehold.cli.options import client, engine_options, read_duration, read_name
-from leasehold.cli.output import say
+from leasehold.cli.output import HeldBack, say
 from leasehold.cli.ticks import MOST_AT_ONCE, tick_options, ticks_of
 from leasehold.errors import EngineError, LeaseholdError, LeaseLost, NotAcquired, quoted, seconds_text
 
@@ -121,7 +121,9 @@ Exit codes:
 @click.option("--shared", is_flag=True, help="Hold the name together with other --shared holders.")
 @click.option("--permits", type=int, metavar="N", help="Let up to N hold the name at once.")
 @click.option("--label", metavar="TEXT", help="Who holds it, for people; by default the program's name.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing when the name is busy; exit code 75 tells.")
+@click.option(
+    "-q", "--quiet", is_flag=True, help="Say nothing of a busy name or of the deployment; tell of errors only."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Say what happens to the lease.")
 def command(
     *,
@@ -147,14 +149,19 @@ def command(
     if missing is not None:
         say(missing[1])
         return missing[0]
+    # A crontab calls this on every host, again and again: what is always the same is told when the program runs, not
+    # each time that there is nothing to do.
+    remarks = HeldBack(for_good=quiet)
+    if verbose or sys.stderr.isatty():
+        remarks.tell()
     with client(on, namespace, label=label or _label(program[0])) as locks:
         ticks = ticks_of(locks, name, terms, namespace=namespace, quiet=quiet, verbose=verbose)
         lock = _lock(locks, name, terms)
         window = Window(terms["ttl"], terms["longest_hold"])
         fitted = steps.fitted(window)
-        _tell_of_shortening(steps, fitted, verbose=verbose)
+        _tell_of_shortening(steps, fitted, quiet=quiet, verbose=verbose)
         for number in range(MOST_AT_ONCE):
-            run = _Run(program, lock, fitted, window, ticks=ticks, verbose=verbose)
+            run = _Run(program, lock, fitted, window, ticks=ticks, verbose=verbose, remarks=remarks)
             code = run.call(locks, quiet=quiet, wait=terms["wait"])
             if number and code == exits.DONE_BEFORE:
                 return exits.OK  # all is caught up with
@@ -167,10 +174,18 @@ class _Run:
     """One call: guard, lease, program, in this order, and back."""
 
     def __init__(
-        self, program: Sequence[str], lock: Lock, steps: Steps, window: Window, *, ticks: Ticks | None, verbose: bool
+        self,
+        program: Sequence[str],
+        lock: Lock,
+        steps: Steps,
+        window: Window,
+        *,
+        ticks: Ticks | None,
+        verbose: bool,
+        remarks: HeldBack,
     ) -> None:
         self.program, self.lock, self.steps, self.window = program, lock, steps, window
-        self._ticks, self._verbose = ticks, verbose
+        self._ticks, self._verbose, self._remarks = ticks, verbose, remarks
         self._supervisor: Supervisor | None = None
 
     def call(self, locks: Leasehold, *, quiet: bool, wait: float) -> int:
@@ -223,6 +238,7 @@ class _Run:
     def _under(self, lease: Lease, guard: Guard) -> int:
         from leasehold.cli.supervise import NotStarted, Supervisor
 
+        self._remarks.tell()
         self._supervisor = Supervisor(lease, self.steps, self.window, guard)
         try:
             ending = self._supervisor.run(self.program, _environment(lease, self._ticks))
@@ -314,8 +330,8 @@ def _tell_of_wait(locks: Leasehold, name: str, wait: float) -> None:
     say(f"waiting up to {seconds_text(wait)} for {quoted(name)}{by}")
 
 
-def _tell_of_shortening(asked: Steps, fitted: Steps, *, verbose: bool) -> None:
-    if fitted is asked or not (verbose or asked != on_lost.parse(on_lost.DEFAULT)):
+def _tell_of_shortening(asked: Steps, fitted: Steps, *, quiet: bool, verbose: bool) -> None:
+    if quiet or fitted is asked or not (verbose or asked != on_lost.parse(on_lost.DEFAULT)):
         return
     say(
         f"the steps of --on-lost take {fitted.total:.3g} s instead of {asked.total:.3g} s: they must fit into two "
