@@ -212,6 +212,52 @@ def test_an_engine_that_cannot_be_measured_is_an_error_of_one_line(
     assert said in line
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--json", "/nosuch/results.json"], "cannot write '/nosuch/results.json': No such file or directory"),
+        (["--json", "/dev"], "cannot write '/dev': Is a directory"),
+        (["--against", "/nosuch.json"], "cannot read '/nosuch.json': No such file or directory"),
+        (["--json", __file__, "--add"], "not a file of results: JSONDecodeError"),
+        (["--against", sys.executable], ": not a file of results"),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused_before_anything_is_measured(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(imports, "measure", lambda _run: pytest.fail("something was measured"))
+    assert main(["--quick", "--only", "imports", *arguments]) == 64
+    [line] = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_results_that_cannot_be_written_after_all_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "results" / "results.json"
+    file.parent.mkdir()
+
+    def measure_while_the_folder_goes(_run: Run) -> Finding:
+        file.parent.rmdir()
+        return Finding([Table("imports", "Measured", ["column"], [])], [])
+
+    monkeypatch.setattr(imports, "measure", measure_while_the_folder_goes)
+    assert main(["--quick", "--only", "imports", "--json", str(file)]) == 74
+    shown = capsys.readouterr()
+    assert "Measured" in shown.out
+    assert shown.err.startswith("the results could not be written to ")
+    assert shown.err.endswith(": No such file or directory\n")
+
+
+def test_a_folder_that_is_not_there_is_not_an_engine_that_cannot_be_reached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--on", f"sqlite:///{tmp_path}/nosuch/leases.db", "--only", "imports"]) == 64
+    [line] = capsys.readouterr().err.splitlines()
+    assert "cannot be used: No such file or directory" in line
+    assert "reached" not in line
+
+
 def test_without_a_server_the_rest_is_measured_and_how_to_get_one_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     with pytest.raises(NoServer, match="apt-get install redis-server"), private_redis():

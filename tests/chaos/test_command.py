@@ -52,6 +52,26 @@ def test_a_run_for_people_says_what_was_seen_and_how_to_repeat_it(leasehold: Com
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.html", "report.json", "history.jsonl"}
 
 
+@pytest.mark.parametrize("folder", ["/proc/out", "/dev/null/out"])
+def test_a_report_that_cannot_be_written_is_refused_before_the_run(leasehold: Command, folder: str) -> None:
+    result = leasehold(*SHORT, "--report", folder)
+    assert (result.returncode, result.stdout) == (64, "")
+    assert result.stderr.startswith(f"leasehold chaos: Invalid value for --report: cannot write into '{folder}': ")
+    assert result.stderr.count("\n") == 1, "nothing was run"
+
+
+def test_a_report_that_cannot_be_written_after_all_does_not_hide_the_verdicts(
+    leasehold: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "out" / "report.html").mkdir(parents=True)
+    people, program = (leasehold(*SHORT, *form, "--report", str(tmp_path / "out")) for form in ([], ["--json"]))
+    assert (people.returncode, program.returncode) == (74, 74)
+    assert "No violation was seen" in people.stdout
+    assert json.loads(program.stdout)["report"] is None
+    for result in (people, program):
+        assert "leasehold: the report could not be written: Is a directory: " in result.stderr
+
+
 def test_a_violation_is_exit_code_one(leasehold: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     violated = [Verdict("token order", "Tokens increase.", "violated", 3)]
     monkeypatch.setattr(running, "judge", lambda *_history: violated)

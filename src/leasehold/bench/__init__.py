@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib
+import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from leasehold.errors import EngineError, Misuse
+from leasehold.errors import EngineError, Misuse, quoted
 
 if TYPE_CHECKING:
     from leasehold.bench.effort import Effort, Measure, Steps
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 GOT_WORSE = 3
 """The exit code when anything got worse than in earlier results."""
+NOT_WRITTEN = 74
+"""The exit code when all is well, except that the results could not be written to the file."""
 SECTIONS = {
     "uncontended": "take + release of a free name, beside the floor of the engine and peers",
     "contended": "eight processes want one name: holder changes, fairness, hand-off",
@@ -54,26 +59,70 @@ def main(argv: list[str] | None = None) -> int:
     if options.render is not None:
         return _render(options.render, options.into, options.plots)
     from leasehold.bench.effort import FULL, QUICK
-    from leasehold.bench.results import NotAResult, Results
 
     signal.signal(signal.SIGTERM, _exit_on_signal)  # what was started is ended on the way out
     try:
-        earlier = None if options.against is None else Results.read(options.against)
+        earlier = None if options.against is None else _read(options.against)
+        _check_output(options.json, adds=options.add)
         results = run(options.on, options.only, QUICK if options.quick else FULL, engines=options.engines)
-        if options.json is not None:
-            kept = Results.read(options.json) if options.add and options.json.exists() else None
-            whole = results if kept is None else kept.followed_by(results)
-            options.json.write_text(whole.to_json(), encoding="utf-8")
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; everything that was started has been ended\n")
         return 130
-    except (Misuse, NotAResult) as error:
+    except Misuse as error:
         sys.stderr.write(f"{error}\n")
         return 64
     except (EngineError, OSError) as error:
-        sys.stderr.write(f"the engine cannot be reached: {error}\n")
+        is_about_a_file = isinstance(error, OSError) and error.filename is not None
+        sys.stderr.write(
+            f"{'it cannot be measured here' if is_about_a_file else 'the engine cannot be reached'}: {error}\n"
+        )
         return 78
-    return _told(results, earlier)
+    code = _told(results, earlier)
+    return code if _written(options.json, results, adds=options.add) else code or NOT_WRITTEN
+
+
+def _read(path: Path) -> Results:
+    from leasehold.bench.results import NotAResult, Results
+
+    try:
+        return Results.read(path)
+    except OSError as error:
+        raise Misuse(f"cannot read {quoted(str(path))}: {error.strerror}") from None
+    except ValueError as error:
+        why = error if isinstance(error, NotAResult) else "not a file of results"
+        raise Misuse(f"{quoted(str(path))}: {why}") from None
+
+
+def _check_output(path: Path | None, *, adds: bool) -> None:
+    """Find out before minutes are spent whether the results can be written, and added to those that are there."""
+    if path is None:
+        return
+    try:
+        if not path.exists():
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
+        elif path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        elif not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        elif adds:
+            _read(path)
+    except OSError as error:
+        raise Misuse(f"cannot write {quoted(str(path))}: {error.strerror}") from None
+
+
+def _written(path: Path | None, results: Results, *, adds: bool) -> bool:
+    """Write the results to the file that was asked for; says why, if that cannot be done."""
+    if path is None:
+        return True
+    try:
+        whole = _read(path).followed_by(results) if adds and path.exists() else results
+        path.write_text(whole.to_json(), encoding="utf-8")
+    except (OSError, Misuse) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        sys.stderr.write(f"the results could not be written to {quoted(str(path))}: {why}\n")
+        return False
+    return True
 
 
 def _told(results: Results, earlier: Results | None) -> int:

@@ -208,11 +208,14 @@ def users_place(on: str) -> Iterator[tuple[list[Place], list[str]]]:
     from leasehold import Leasehold
     from leasehold.wires.sqlite_file import lease_file
 
-    facts = Leasehold(on).facts
+    namespace = fresh_namespace()
+    with Leasehold(on, namespace=namespace) as locks:
+        facts = locks.facts
+        locks.status("bench")  # what is wrong with it is told in its own words, before anything else is tried
     # An embedded engine's peers must write to the same disk.
     beside = lease_file(on).path.parent if facts.engine == "sqlite" else None
     with tempfile.TemporaryDirectory(prefix="leasehold-bench-", dir=beside) as folder:
-        place = Place(facts.engine, on, fresh_namespace(), Path(folder), private=False)
+        place = Place(facts.engine, on, namespace, Path(folder), private=False)
         try:
             yield [place], []
         finally:

@@ -17,7 +17,8 @@ import click
 from leasehold.cli import exits
 from leasehold.cli.exits import Interrupted
 from leasehold.cli.options import read_duration
-from leasehold.cli.output import mask, write_json
+from leasehold.cli.output import mask, say, write_json
+from leasehold.errors import quoted
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -57,6 +58,7 @@ Exit codes:
   0   no violation was seen (which is not the same as: there is none)
   1   a claim was violated; the lines above say which, and the report shows it
   64  the arguments cannot be right        78  the engine could not be reached
+  74  no violation was seen, but the report could not be written
 """,
 )
 @click.option(
@@ -125,6 +127,7 @@ def command(*, listing: bool, as_json: bool, **given: Any) -> int:
     if listing:
         chaos_shown.write_list(as_json=as_json)
         return exits.OK
+    _check_report(given["report"])
     with (
         tempfile.TemporaryDirectory(prefix="leasehold-chaos-") as folder,
         _interruptible(),
@@ -140,7 +143,9 @@ def command(*, listing: bool, as_json: bool, **given: Any) -> int:
         write_json(chaos_shown.as_data(outcome, report))
     else:
         chaos_shown.write_outcome(outcome, report)
-    return exits.NOTHING_DONE if outcome.violated else exits.OK
+    if outcome.violated:
+        return exits.NOTHING_DONE
+    return exits.NOT_WRITTEN if given["report"] is not None and report is None else exits.OK
 
 
 @contextlib.contextmanager
@@ -227,15 +232,32 @@ def _command(given: dict[str, Any]) -> str:
     return shlex.join(map(mask, words))
 
 
+def _check_report(folder: Path | None) -> None:
+    """Find out before the run, which may take hours, whether its report can be written."""
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = f"cannot write into {quoted(str(folder))}: {error.strerror}"
+        raise click.BadParameter(why, param_hint="--report") from None
+
+
 def _write_report(folder: Path | None, outcome: Outcome) -> Path | None:
+    """The report's page; None when there is none. What was judged is to be shown even if it cannot be written."""
     if folder is None:
         return None
     from leasehold.chaos.report import write
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "history.jsonl").open("w", encoding="utf-8") as file:
-        file.writelines(event.line() + "\n" for event in outcome.history)
-    return write(folder, outcome.history, outcome.info, outcome.verdicts).html
+    try:
+        with (folder / "history.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(event.line() + "\n" for event in outcome.history)
+        return write(folder, outcome.history, outcome.info, outcome.verdicts).html
+    except OSError as error:
+        say(f"the report could not be written: {error.strerror}: {quoted(str(error.filename or folder))}")
+        return None
 
 
 @contextlib.contextmanager

@@ -9,6 +9,8 @@ USAGE = 64
 """The arguments cannot be right; nothing was sent to the engine."""
 BROKEN = 70
 """A defect of Leasehold itself."""
+NOT_WRITTEN = 74
+"""The answer, or a file that was asked for, could not be written; an answer that can be shown all the same is shown."""
 BUSY = 75
 """The name was not free within the wait; the program did not run."""
 DONE_BEFORE = 76
