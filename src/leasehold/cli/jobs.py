@@ -9,15 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from leasehold.cli import exits
 from leasehold.cli.options import client, engine_options
 from leasehold.cli.output import duration, say, tick_text, visible, write_json
 from leasehold.cli.shown import console, write_tables
 from leasehold.core.worlds import run_blocking
+from leasehold.errors import quoted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.table import Table
 
+    from leasehold import Leasehold
     from leasehold.patterns.jobs import JobStatus
+
+NOT_WELL = 1
 
 
 @click.command(
@@ -33,7 +40,9 @@ Examples:
 Exit codes:
   0    all is well
   1    a job is behind by more than its last tick, or has missed ticks that the
-       book still lists
+       book still lists; or a NAME was never asked for here; or there is no lease
+       file where the engine is one
+  64   the arguments cannot be right        78  the books cannot be read
 """,
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")
@@ -49,9 +58,13 @@ def command(*, names: tuple[str, ...], on: str | None, namespace: str, as_json: 
     from leasehold.patterns.jobs.shelves import notes_with
 
     with client(on, namespace) as locks, contextlib.closing(notes_with(locks._family, "leasehold-jobs")) as notes:
+        missing_file = _missing_file(locks)
         found = run_blocking(all_books(notes, namespace))
     jobs = [status_of(*one) for one in books_by_name(*found)]
-    for name in sorted(set(names) - {job.name for job in jobs}):
+    if missing_file is not None:
+        say(f"there is no lease file {quoted(str(missing_file))} yet; check --on and LEASEHOLD_URL")
+    unknown = sorted(set(names) - {job.name for job in jobs})
+    for name in unknown:
         say(f"no job {name!a} was ever asked for here")
     jobs = [job for job in jobs if not names or job.name in names]
     if as_json:
@@ -60,7 +73,20 @@ def command(*, names: tuple[str, ...], on: str | None, namespace: str, as_json: 
         click.echo("No job was ever asked for here.")
     else:
         write_tables(console(), [_overview(jobs, found[0]), *(_details(job) for job in jobs if names)])
-    return int(any(job.missed or (job.behind or 0) > 1 for job in jobs))
+    is_well = not unknown and missing_file is None and not any(job.missed or (job.behind or 0) > 1 for job in jobs)
+    return exits.OK if is_well else NOT_WELL
+
+
+def _missing_file(locks: Leasehold) -> Path | None:
+    """The lease file, if the engine is one that is not there: a typing error must not look like jobs that are well."""
+    from leasehold.engines.sqlite import SqliteFamily
+    from leasehold.wires.sqlite_file import find_place
+
+    family = locks._family
+    if not isinstance(family, SqliteFamily):
+        return None
+    path, _ = find_place(family._file, family._read_mounts)
+    return None if path.exists() else path
 
 
 def as_data(job: JobStatus) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, Protocol, TypeVar
 
 from leasehold.core.worlds import run_blocking
-from leasehold.errors import EngineError, NotSupported
+from leasehold.errors import EngineError, EngineUnavailable, NotSupported, quoted
 from leasehold.fences.sql_handles import in_style
 from leasehold.fences.sql_rule import Answer, Ask
 from leasehold.fences.steps import drive
@@ -68,20 +70,34 @@ class _FileNotes:
         self._is_made = False
 
     async def note(self, name: str) -> Note:
-        if not self._file.exists():
-            return Note(0, "", time.time())
-        self._make()
-        return await self._keys.note(name)
+        with self._explained():
+            if not self._file.exists():
+                return Note(0, "", time.time())
+            self._make()
+            return await self._keys.note(name)
 
     async def set_note(self, name: str, version: int, text: str) -> bool:
-        self._make()
-        return await self._keys.set_note(name, version, text)
+        with self._explained():
+            self._make()
+            return await self._keys.set_note(name, version, text)
 
     async def pause(self, seconds: float) -> None:
         await self._keys.pause(seconds)
 
     def close(self) -> None:
         self._keys.close()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say which file it is that cannot be used, and what to look at."""
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise EngineUnavailable(
+                f"the books of jobs in {quoted(str(self._file))} cannot be used: {why}; look at who may read and write "
+                "the file and its folder, and if it is no database or damaged, move it away: jobs then begin anew"
+            ) from error
 
     def _make(self) -> None:
         if self._is_made:
