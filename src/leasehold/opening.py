@@ -122,7 +122,15 @@ def _load(module: str) -> Opener:
     try:
         return cast("Opener", importlib.import_module(module).open_engine)
     except ModuleNotFoundError as missing:
-        extra = _EXTRAS.get((missing.name or "").partition(".")[0])
-        if extra is None:
+        explained = how_to_get(missing, "this engine")
+        if explained is None:
             raise
-        raise NotSupported(f"this engine needs the package {missing.name}: pip install 'leasehold[{extra}]'") from None
+        raise explained from None
+
+
+def how_to_get(missing: ModuleNotFoundError, what: str = "this") -> NotSupported | None:
+    """What to install for a package that is not there; None when it is none that Leasehold knows a use for."""
+    extra = _EXTRAS.get((missing.name or "").partition(".")[0])
+    if extra is None:
+        return None
+    return NotSupported(f"{what} needs the package {missing.name}: pip install 'leasehold[{extra}]'")

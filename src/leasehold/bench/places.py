@@ -160,14 +160,25 @@ def _answers(server: subprocess.Popen[bytes], url: str) -> bool:
 @contextlib.contextmanager
 def private_places(engines: Sequence[str] = USUAL) -> Iterator[tuple[list[Place], list[str]]]:
     """A temporary file and private servers; and why there is none of an engine, where there is none."""
+    from leasehold import Leasehold
+    from leasehold.errors import Misuse
+    from leasehold.opening import how_to_get
+
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-bench-")))
         places, missing = [], []
         for engine in engines:
             try:
-                places.append(Place(engine, _private_url(engine, folder, stack), fresh_namespace(), folder))
-            except (NoServer, servers.NoServer) as reason:
+                url = _private_url(engine, folder, stack)
+                Leasehold(url).close()  # an engine whose package is not installed says so here
+                places.append(Place(engine, url, fresh_namespace(), folder))
+            except (NoServer, servers.NoServer, Misuse) as reason:
                 missing.append(f"{engine}: {reason}")
+            except ModuleNotFoundError as lacking:
+                explained = how_to_get(lacking)
+                if explained is None:
+                    raise
+                missing.append(f"{engine}: {explained}")
         yield places, missing
 
 

@@ -126,6 +126,10 @@ def _explain(error: Exception) -> int:
         import traceback
 
         sys.stderr.write(mask("".join(traceback.format_exception(error))))
+    if isinstance(error, ModuleNotFoundError):
+        from leasehold.opening import how_to_get
+
+        error = how_to_get(error) or error
     match error:
         case click.Abort():
             return exits.NOTHING_DONE

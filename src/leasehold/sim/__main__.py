@@ -66,6 +66,18 @@ def _positive(text: str) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit code is 1 when a claim is broken (or, in a hunt, a bug is not caught)."""
     asked = parser().parse_args(arguments)
+    try:
+        return _done(asked)
+    except ModuleNotFoundError as missing:
+        from leasehold.opening import how_to_get
+
+        explained = how_to_get(missing, f"the simulator of {asked.engine}")
+        if explained is None:
+            raise
+        parser().error(str(explained))
+
+
+def _done(asked: argparse.Namespace) -> int:
     if asked.mutation is not None and asked.mutation not in mutations_of(asked.engine):
         parser().error(f"--mutation: {asked.mutation!r} is no bug of the engine {asked.engine}; --hunt shows the names")
     console = Console(highlight=False)

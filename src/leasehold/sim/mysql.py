@@ -13,9 +13,8 @@ from typing import Any, Final, cast
 from leasehold.engines.mysql import MysqlEngine, MysqlFamily
 from leasehold.sim.mysql_model import AtGate, MysqlDatabase, MysqlTransaction
 from leasehold.sim.network import Link
-from leasehold.sim.postgres import SimListener
 from leasehold.sim.sockets import SimSockets
-from leasehold.sim.sql_lines import SimLine, connected
+from leasehold.sim.sql_lines import SimLine, SimListener, connected
 from leasehold.sim.sql_rows import Backend, RowsSite, with_little_room
 from leasehold.sim.world import SimWorld
 from leasehold.wires.mysql import MysqlWire

@@ -10,18 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from leasehold.core.engine import Grant
 from leasehold.engines.postgres import PostgresEngine, PostgresFamily
 from leasehold.sim.network import Link
 from leasehold.sim.postgres_model import Database
 from leasehold.sim.sockets import SimSockets
-from leasehold.sim.sql_lines import SimLine, connected
+from leasehold.sim.sql_lines import SimLine, SimListener, connected
 from leasehold.sim.sql_rows import Backend, RowsSite, with_little_room
 from leasehold.sim.world import SimWorld
 from leasehold.wires.postgres import PostgresWire
 from leasehold.wires.postgres_tables import LOCK_TIMEOUT_MS, STALL_MS, dialect_of
 from leasehold.wires.postgres_target import target_from_url
-from leasehold.wires.sql_listen import Ear, Listener, Waiter, key_of, new_channel
+from leasehold.wires.sql_listen import Ear, key_of, new_channel
 from leasehold.wires.sql_pool import Pool
 from leasehold.wires.sql_table import LeaseTable, Request, Statement
 
@@ -85,19 +84,6 @@ class PostgresSite(RowsSite):
         for backends in self._backends.values():
             for backend in backends:
                 cast(PostgresBackend, backend).hear(channel, payload)
-
-
-class SimListener(Listener):
-    """Tasks sleep until the simulated connection has heard of them."""
-
-    def _opened(self, ear: Ear) -> None:
-        if ear.line is not None:
-            cast(SimLine, ear.line).news = lambda: self._read(ear)
-
-    async def _wait(self, holder: str, waiter: Waiter, until: float) -> Grant | None:
-        while not waiter.woken and await waiter.bell.wait(until):
-            continue
-        return self._handed(holder, waiter)
 
 
 class SimPostgresWire(PostgresWire):

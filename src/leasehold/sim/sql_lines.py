@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
+from leasehold.core.engine import Grant
 from leasehold.sim.bells import SimBell
 from leasehold.sim.network import Channel, Link, Network
 from leasehold.sim.scheduler import PARK
 from leasehold.sim.world import SimWorld
 from leasehold.wires.postgres_errors import cut_off, unanswered, unreachable
+from leasehold.wires.sql_listen import Ear, Listener, Waiter
 from leasehold.wires.sql_table import Raced, Request, Row
 
 GONE: Final = object()
@@ -213,3 +215,16 @@ async def connected(world: SimWorld, site: SqlServer, link: Link, address: str, 
         raise unreachable(address, "no answer in time")
     if site.down:
         raise unreachable(address, "connection refused")
+
+
+class SimListener(Listener):
+    """Tasks sleep until the simulated connection has heard of them."""
+
+    def _opened(self, ear: Ear) -> None:
+        if ear.line is not None:
+            cast(SimLine, ear.line).news = lambda: self._read(ear)
+
+    async def _wait(self, holder: str, waiter: Waiter, until: float) -> Grant | None:
+        while not waiter.woken and await waiter.bell.wait(until):
+            continue
+        return self._handed(holder, waiter)

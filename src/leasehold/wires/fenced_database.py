@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from leasehold.core.worlds import run_blocking
-from leasehold.errors import EngineError, InvalidURL, Misuse
+from leasehold.errors import EngineError, InvalidURL, Misuse, NotSupported
 from leasehold.fences.redis import FLOORS
 from leasehold.fences.sql_handles import is_missing_table
 from leasehold.fences.sql_rule import check_table
@@ -130,7 +130,7 @@ def _postgres(url: str) -> Iterator[Any]:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
     except ImportError:
-        raise EngineError("PostgreSQL needs psycopg: pip install 'leasehold[postgresql]'") from None
+        raise NotSupported("PostgreSQL needs the package psycopg: pip install 'leasehold[postgresql]'") from None
     from leasehold.wires.postgres_errors import unreachable, why_not_let_in
 
     try:

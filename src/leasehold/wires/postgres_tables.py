@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from leasehold.errors import EngineError
 from leasehold.wires.postgres_errors import NO_PRIVILEGE, NO_TABLE, SqlError, error_from, nonsense
-from leasehold.wires.postgres_line import Line
-from leasehold.wires.postgres_target import Target
 from leasehold.wires.sql_table import FIELDS, Dialect, Front, Request, Statement
+
+if TYPE_CHECKING:
+    from leasehold.wires.postgres_line import Line
+    from leasehold.wires.postgres_target import Target
 
 SCHEMA_VERSION: Final = 3
 """Raised whenever the tables change: those of another version are refused, and left alone."""
