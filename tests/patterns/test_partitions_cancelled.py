@@ -142,7 +142,7 @@ def test_work_that_ends_the_program_keeps_nobody_from_leaving(tmp_path: Path, en
             await member.join()
             try:
                 await member.wait_owned(COUNT, within=PATIENT)
-                member.submit("a", ends)
+                _ = member.submit("a", ends)
                 await asyncio.sleep(PATIENT)
             finally:
                 await asyncio.wait_for(member.leave(), PATIENT)
