@@ -142,9 +142,10 @@ def test_work_that_ends_the_program_keeps_nobody_from_leaving(tmp_path: Path, en
             await member.join()
             try:
                 await member.wait_owned(COUNT, within=PATIENT)
-                _ = member.submit("a", ends)
+                ending = member.submit("a", ends)
                 await asyncio.sleep(PATIENT)
             finally:
+                assert isinstance(ending.exception(), LeaseholdError)
                 await asyncio.wait_for(member.leave(), PATIENT)
                 left.append(not member.owned)
 

@@ -18,18 +18,18 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from leasehold.client import AsyncLeasehold, Leasehold
 from leasehold.core.worlds import run_blocking
-from leasehold.errors import EngineError, LeaseLost, Misuse, NotAcquired, quoted
+from leasehold.errors import EngineError, LeaseholdError, LeaseLost, NotAcquired
 from leasehold.keeping import log
-from leasehold.names import check_name, check_ttl, check_wait
-from leasehold.patterns.ranks import AsyncLeases, BlockingLeases, Leases, Ranks
-from leasehold.patterns.terms import EXIT_CODE, LOOK_EVERY, AnyTerm, AsyncTerm, Leader, Term, end_process
+from leasehold.names import check_wait
+from leasehold.patterns.candidates import AnyElection
+from leasehold.patterns.ranks import AsyncLeases, BlockingLeases, Leases
+from leasehold.patterns.terms import EXIT_CODE, LOOK_EVERY, AsyncTerm, Leader, Term, end_process
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,89 +43,6 @@ __all__ = ["EXIT_CODE", "AsyncElection", "AsyncTerm", "Election", "Leader", "Ter
 LONGEST_CAMPAIGN: Final = 3600.0
 """How long a candidate stays in the queue before it joins it anew."""
 
-ClientT = TypeVar("ClientT")
-
-
-class _Election(ABC, Generic[ClientT]):
-    """What elections of both worlds have in common."""
-
-    def __init__(
-        self,
-        locks: ClientT,
-        name: str,
-        *,
-        ttl: float = 15.0,
-        healthy: Callable[[], bool] | None = None,
-        stop_within: float = 10.0,
-        at_deadline: Callable[[Any], object] = end_process,
-        priority: int | None = None,
-        candidate: str | None = None,
-    ) -> None:
-        """Choose `name` for what is led.
-
-        A candidate whose `healthy` says no does not stand, and a leader whose `healthy` says no stops. Work that was
-        told to stop has `stop_within` seconds, and never longer than its lease; `at_deadline` is called when it has not
-        stopped by then: by default the process ends at once.
-
-        With a `priority`, from 0 to 3, a candidate gives way to those of a higher one, also as a leader. `candidate` is
-        the name by which a leader can resign in favour of this one.
-        """
-        self._name = check_name(name)
-        self._ttl = check_ttl(ttl)
-        self._stop_within = check_wait(stop_within, what="stop_within")
-        if healthy is not None and not callable(healthy):
-            raise Misuse(f"healthy is a function that answers True or False, not {quoted(healthy)}")
-        if not callable(at_deadline):
-            raise Misuse(f"at_deadline is a function that takes the term, not {quoted(at_deadline)}")
-        self._locks: ClientT = locks
-        self._healthy, self._at_deadline = healthy, at_deadline
-        self._ranks = Ranks(self._leases(locks), name, self._ttl, priority=priority, candidate=candidate)
-
-    @abstractmethod
-    def _leases(self, locks: ClientT) -> Leases:
-        """The leases of this election's world."""
-
-    @property
-    def name(self) -> str:
-        """What is led."""
-        return self._name
-
-    @property
-    def _courtesy(self) -> float:
-        """How long one that gave way stays away before it comes back."""
-        return min(self._ttl / 10, 0.5)
-
-    async def _resign_if_outranked(self, term: AnyTerm) -> None:
-        try:
-            if await self._ranks.is_outranked():
-                term.resign("a candidate of higher priority stands")
-        except EngineError as error:
-            log().debug("%r: no other candidate can be seen: %s", term, error)
-
-    def _is_healthy(self) -> bool:
-        return self._healthy is None or bool(self._healthy())
-
-    def _may_stand(self) -> None:
-        if not self._is_healthy():
-            raise NotAcquired(self._name, wait=0.0, holder=None, token=None)
-
-    def _look(self, term: AnyTerm) -> None:
-        """Tell the work to stop when there is a reason, while there is still time to."""
-        if term.stopping:
-            return
-        if term.remaining <= self._ttl / 3:
-            # Renewals come at a third of the TTL: two of them are missing.
-            term.resign("its lease was not renewed in time")
-        elif not self._is_healthy():
-            term.resign("it is not healthy")
-
-    def _must_have_stopped(self, term: AnyTerm, told_at: float) -> bool:
-        """Whether the time is over that work has which was told to stop; never longer than its lease."""
-        return term.remaining <= 0 or time.monotonic() >= told_at + self._stop_within
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {quoted(self._name)} ttl={self._ttl:g}>"
-
 
 def _leader(status: NameStatus | None) -> Leader | None:
     if status is None or not status.holders:
@@ -133,7 +50,7 @@ def _leader(status: NameStatus | None) -> Leader | None:
     return Leader(status.holders[0].token, status.holders[0].about)
 
 
-class Election(_Election[Leasehold]):
+class Election(AnyElection[Leasehold]):
     """An election for blocking code. Threads may share it."""
 
     def _lock(self, wait: float) -> Lock:
@@ -202,26 +119,40 @@ class Election(_Election[Leasehold]):
     def serve(self, work: Callable[[Term], object], *, until: threading.Event) -> None:
         """Stand for election again and again, and do `work` in each term, until `until` is set.
 
-        The work has a thread of its own. An error that it raises ends the term and is raised here.
+        The work has a thread of its own. An error that it raises ends the term and is raised here. While the engine
+        does not answer it goes on trying; only what does not get better by itself, such as a `Misuse`, is raised.
         """
+        failures = 0
         try:
             while not until.is_set():
-                if not self._is_healthy():
-                    run_blocking(self._ranks.leave())
-                    until.wait(min(self._ttl / 3, 1.0))
-                    continue
-                run_blocking(self._ranks.stand())
                 try:
-                    lease = self._lock(min(self._ttl, LONGEST_CAMPAIGN)).acquire()
-                except NotAcquired:
+                    lease = self._elected(until)
+                    failures = 0
+                except LeaseholdError as error:
+                    until.wait(self._pause_after(error, failures))
+                    failures += 1
                     continue
-                if until.is_set() or not self._is_healthy() or run_blocking(self._ranks.gives_way()):
-                    lease.release()
-                    until.wait(self._courtesy)
-                    continue
-                self._serve_term(work, Term(lease), lease, until)
+                if lease is not None:
+                    self._serve_term(work, Term(lease), lease, until)
         finally:
             run_blocking(self._ranks.leave())
+
+    def _elected(self, until: threading.Event) -> Lease | None:
+        """Stand once, for a TTL; None when others lead, or are to."""
+        if not self._is_healthy():
+            run_blocking(self._ranks.leave())
+            until.wait(min(self._ttl / 3, 1.0))
+            return None
+        run_blocking(self._ranks.stand())
+        try:
+            lease = self._lock(min(self._ttl, LONGEST_CAMPAIGN)).acquire()
+        except NotAcquired:
+            return None
+        if until.is_set() or not self._is_healthy() or run_blocking(self._ranks.gives_way()):
+            lease.release()
+            until.wait(self._courtesy)
+            return None
+        return lease
 
     def _serve_term(self, work: Callable[[Term], object], term: Term, lease: Lease, until: threading.Event) -> None:
         self._look_up(term)
@@ -232,33 +163,58 @@ class Election(_Election[Leasehold]):
             held = run_blocking(self._ranks.resign(term._favourite))
             try:
                 lease.release()
-            except LeaseLost as loss:
-                log().warning("%s", loss)
+            except (LeaseLost, EngineError) as error:
+                log().warning("%s", error)  # it has run out, or will
             run_blocking(self._ranks.see_off(held))
 
     def _do(self, work: Callable[[Term], object], term: Term, until: threading.Event) -> None:
         failures: list[BaseException] = []
+        # It begins when whoever is to see it end is there. Of a thread whose `join` was interrupted, Python may say
+        # that it has ended while it goes on: it says so itself.
+        may_begin, ended = threading.Event(), threading.Event()
 
         def in_thread() -> None:
+            while not may_begin.wait(LOOK_EVERY):
+                if term.stopping:
+                    return
             try:
                 work(term)
             except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits for this one
                 failures.append(error)
+            finally:
+                ended.set()
 
-        worker = threading.Thread(target=in_thread, name=f"leader-{term.token}", daemon=True)
-        worker.start()
-        told_at = None
-        while worker.is_alive():
-            worker.join(LOOK_EVERY)
-            if until.is_set():
-                term.resign("this instance is to stop")
-            self._look(term)
-            told_at = told_at or (time.monotonic() if term.stopping else None)
-            if told_at is not None and worker.is_alive() and self._must_have_stopped(term, told_at):
-                self._at_deadline(term)
-                break
+        threading.Thread(target=in_thread, name=f"leader-{term.token}", daemon=True).start()
+        interruption = self._see_it_end(may_begin, ended, term, until)
+        if not ended.is_set():
+            self._at_deadline(term)
+        if interruption is not None:
+            for failure in failures:
+                log().error("%r: its work failed, too", term, exc_info=failure)
+            raise interruption
         for failure in failures:
             raise failure
+
+    def _see_it_end(
+        self, may_begin: threading.Event, ended: threading.Event, term: Term, until: threading.Event
+    ) -> BaseException | None:
+        """Let the work begin, and wait until it has ended, or its time is over; returns what has interrupted that.
+
+        Ctrl-C, or a handler of signals that raises, ends the term as `until` does: not before the work has ended.
+        """
+        interruptions: list[BaseException] = []
+        while True:
+            try:
+                for interruption in interruptions[:1]:
+                    term.resign(f"it was interrupted by {type(interruption).__name__}")
+                may_begin.set()
+                while not ended.wait(LOOK_EVERY) and not self._must_have_stopped(term):
+                    if until.is_set():
+                        term.resign("this instance is to stop")
+                    self._look(term)
+                return next(iter(interruptions), None)
+            except BaseException as error:  # noqa: BLE001 - the caller raises it, when the work has ended
+                interruptions.append(error)  # nothing else: the next one may come here
 
     def leader(self) -> Leader | None:
         """Who leads now; None when nobody does."""
@@ -276,7 +232,7 @@ class Election(_Election[Leasehold]):
             time.sleep(pause)
 
 
-class AsyncElection(_Election[AsyncLeasehold]):
+class AsyncElection(AnyElection[AsyncLeasehold]):
     """An election for async code; see `Election`."""
 
     def _leases(self, locks: AsyncLeasehold) -> Leases:
@@ -342,28 +298,39 @@ class AsyncElection(_Election[AsyncLeasehold]):
         """Stand for election again and again, and do `work` in each term, until `until` is set.
 
         Work that was told to stop and goes on for `stop_within` seconds is cancelled, and has as long again to end. An
-        error that it raises ends the term and is raised here.
+        error that it raises ends the term and is raised here. An engine that does not answer is tried again.
         """
-        import asyncio
-
+        failures = 0
         try:
             while not until.is_set():
-                if not self._is_healthy():
-                    await self._ranks.leave()
-                    await asyncio.sleep(min(self._ttl / 3, 1.0))
-                    continue
-                await self._ranks.stand()
                 try:
-                    lease = await self._lock(min(self._ttl, LONGEST_CAMPAIGN)).acquire()
-                except NotAcquired:
+                    lease = await self._elected(until)
+                    failures = 0
+                except LeaseholdError as error:
+                    await _wait(until, self._pause_after(error, failures))
+                    failures += 1
                     continue
-                if until.is_set() or not self._is_healthy() or await self._ranks.gives_way():
-                    await lease.release()
-                    await asyncio.sleep(self._courtesy)
-                    continue
-                await self._serve_term(work, AsyncTerm(lease), lease, until)
+                if lease is not None:
+                    await self._serve_term(work, AsyncTerm(lease), lease, until)
         finally:
             await self._ranks.leave()
+
+    async def _elected(self, until: asyncio.Event) -> AsyncLease | None:
+        """Stand once, for a TTL; None when others lead, or are to."""
+        if not self._is_healthy():
+            await self._ranks.leave()
+            await _wait(until, min(self._ttl / 3, 1.0))
+            return None
+        await self._ranks.stand()
+        try:
+            lease = await self._lock(min(self._ttl, LONGEST_CAMPAIGN)).acquire()
+        except NotAcquired:
+            return None
+        if until.is_set() or not self._is_healthy() or await self._ranks.gives_way():
+            await lease.release()
+            await _wait(until, self._courtesy)
+            return None
+        return lease
 
     async def _serve_term(
         self,
@@ -383,8 +350,8 @@ class AsyncElection(_Election[AsyncLeasehold]):
             held = await self._ranks.resign(term._favourite)
             try:
                 await lease.release()
-            except LeaseLost as loss:
-                log().warning("%s", loss)
+            except (LeaseLost, EngineError) as error:
+                log().warning("%s", error)  # it has run out, or will
             await self._ranks.see_off(held)
 
     async def _do(
@@ -393,32 +360,38 @@ class AsyncElection(_Election[AsyncLeasehold]):
         import asyncio
 
         task = asyncio.ensure_future(work(term))
-        told_at = None
         try:
-            while not task.done():
+            while not task.done() and not self._must_have_stopped(term):
                 await asyncio.wait([task], timeout=LOOK_EVERY)
                 if until.is_set():
                     term.resign("this instance is to stop")
                 self._look(term)
-                told_at = told_at or (time.monotonic() if term.stopping else None)
-                if told_at is not None and self._must_have_stopped(term, told_at):
-                    break
         finally:
             await self._end(task, term)
         if task.done() and not task.cancelled():
             task.result()
 
     async def _end(self, task: asyncio.Future[Any], term: AsyncTerm) -> None:
-        """Cancel work that goes on, once, and wait until it has ended; the hard way out when it does not."""
+        """Cancel work that goes on, once, and wait until it has ended; the hard way out when it does not.
+
+        Who is cancelled meanwhile, once more or for the first time, waits all the same: the work has its time.
+        """
         import asyncio
 
         if task.done():
             return
         term.resign("it was cancelled")
         task.cancel("its term has ended")
-        await asyncio.wait([task], timeout=min(self._stop_within, term.remaining))
+        give_up_at, cancelled = time.monotonic() + min(self._stop_within, term.remaining), None
+        while not task.done() and (left := give_up_at - time.monotonic()) > 0:
+            try:
+                await asyncio.wait([task], timeout=left)
+            except asyncio.CancelledError as error:
+                cancelled = error
         if not task.done():
             self._at_deadline(term)
+        if cancelled is not None:
+            raise cancelled
 
     async def leader(self) -> Leader | None:
         """Who leads now; None when nobody does."""
@@ -439,3 +412,12 @@ class AsyncElection(_Election[AsyncLeasehold]):
 
 
 _UNSEEN: Final = object()
+
+
+async def _wait(until: asyncio.Event, seconds: float) -> None:
+    """Pause, but not beyond the moment when there is nothing more to do."""
+    import asyncio
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await until.wait()

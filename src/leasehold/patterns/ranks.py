@@ -173,6 +173,8 @@ class Ranks:
                 if await self._leases.token_of(self._favour("/come")) not in (None, self._came_before):
                     break
                 await self._leases.pause(min(0.05, self._ttl / 10))
+        except EngineError as error:
+            log().debug("%s: nobody can see whether the favourite leads: %s", ascii(self._name), error)
         finally:
             for lease in held:
                 await self._give_back(lease)

@@ -33,7 +33,7 @@ class Leader(NamedTuple):
 class AnyTerm:
     """What the terms of both worlds have in common."""
 
-    __slots__ = ("_favourite", "_lease", "_listeners", "_resigning", "_stop", "why")
+    __slots__ = ("_favourite", "_lease", "_listeners", "_resigning", "_stop", "_told_at", "why")
 
     def __init__(self, lease: LeaseView) -> None:
         self._lease = lease
@@ -41,6 +41,7 @@ class AnyTerm:
         self._resigning = threading.RLock()  # a handler of signals may resign in the middle of it
         self._listeners: list[Callable[[Any], object]] = []
         self._favourite: str | None = None
+        self._told_at: float | None = None
         self.why: str | None = None
         """Why it is to stop; None as long as it is not."""
         watching.elected(lease.name, lease.token)
@@ -71,7 +72,7 @@ class AnyTerm:
             if self._stop.is_set():
                 return
             self._favourite = favourite
-            self.why = why
+            self.why, self._told_at = why, time.monotonic()
             self._stop.set()
             listeners, self._listeners = self._listeners, []
         for listener in listeners:
