@@ -60,6 +60,7 @@ class _Claimed:
     def __init__(self, keys: _Keys[Any], claim: Claim, record: Record) -> None:
         self._keys, self._claim, self._record = keys, claim, record
         self._over = False
+        self._on: Any = None
 
     @property
     def key(self) -> str:
@@ -92,6 +93,20 @@ class _Claimed:
         """Somebody took over: this run was taken for crashed."""
         now = await self._keys.store.claim(self._claim._replace(run=self._record.run))
         return self._stale(now.token)
+
+    def _may_be_undone(self) -> bool:
+        """Whether the result was stored in a transaction of the caller's own that is over: it may be rolled back.
+
+        While it is open nothing is said about the run: that would wait for the transaction, which may wait for this.
+        """
+        if self._on is None:
+            return False
+        if self._keys.store.is_open_on(self._on):
+            log().warning(
+                "%r has failed, and the transaction that has its result is open: it counts as under way", self
+            )
+            return False
+        return True
 
     def _stale(self, seen: int) -> StaleToken:
         self._over = True
@@ -131,7 +146,7 @@ class Run(_Claimed):
         if not store.change_on(on, self._claim, self.token, self._completed(result)):
             # Nothing is asked over another connection: it might wait for this transaction.
             raise self._stale(store.token_on(on, self._claim))
-        self._over = True
+        self._over, self._on = True, on
 
 
 class AsyncRun(_Claimed):
@@ -152,7 +167,7 @@ class AsyncRun(_Claimed):
             raise Misuse("only a store in a SQL database can take part in your transaction")
         if not await store.change_on(on, self._claim, self.token, self._completed(result)):
             raise self._stale(await store.token_on(on, self._claim))
-        self._over = True
+        self._over, self._on = True, on
 
 
 class _Keys(Generic[StoreT]):
@@ -249,7 +264,7 @@ class _Keys(Generic[StoreT]):
 
     async def _failed(self, run: _Claimed, error: Exception) -> None:
         watching.keyed(self.scope, run.key, "failed")
-        if run._over:
+        if run._over and not run._may_be_undone():
             return
         policy = next((self._policies[kind] for kind in type(error).__mro__ if kind in self._policies), "release")
         states: dict[str, Change] = {
@@ -257,7 +272,8 @@ class _Keys(Generic[StoreT]):
             "replay": Change("failed", result=_failure(error)),
             "quarantine": Change("quarantined", result=_failure(error)),
         }
-        # Whether this run still has the key is of no interest to the caller: the operation's own error is.
+        # Whether this run still has the key is of no interest to the caller: the operation's own error is. A result
+        # that was committed stays.
         await self.store.change(run._claim, run.token, states[policy])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
@@ -198,6 +199,13 @@ class SqlKeys:
         """The token of the last run of a key, as the transaction on the caller's own connection sees it."""
         return self._perform_on(connection, lambda sql: sql.token(claim))
 
+    def is_open_on(self, connection: Any) -> bool:
+        """Whether a transaction is open on the caller's own connection now."""
+        try:
+            return not _is_closed(connection) and handle_of(connection).in_transaction()
+        except sqlite3.ProgrammingError:
+            return False
+
     async def note(self, name: str) -> Note:
         """See `Notes`."""
         return self._perform(lambda sql: sql.notes.note(name), reads=True)
@@ -287,9 +295,19 @@ class InThreads:
         handle = async_handle(connection)
         return await perform_async(self._sql(handle).token(claim), handle)
 
+    def is_open_on(self, connection: Any) -> bool:
+        """Whether a transaction is open on the caller's own async connection now."""
+        return not _is_closed(connection) and async_handle(connection).in_transaction()
+
     def _sql(self, handle: AsyncHandle) -> Sql:
         return Sql(dialect_of(handle), self._store._table)
 
 
 async def _in_thread(step: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return await asyncio.to_thread(lambda: run_blocking(step()))
+
+
+def _is_closed(connection: Any) -> bool:
+    """Whether a driver or SQLAlchemy says so, each in its way; sqlite3 refuses what is asked of it then."""
+    is_open = getattr(connection, "open", True) and getattr(connection, "connected", True)
+    return bool(getattr(connection, "closed", False)) or not is_open

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
 from leasehold.core.worlds import run_blocking
 from leasehold.errors import Misuse, quoted
+from leasehold.keeping import log
 from leasehold.names import check_name, check_namespace, check_ttl, check_wait
 from leasehold.patterns.idempotency.records import LARGEST_RESULT, packed, unpacked
 from leasehold.patterns.jobs.book import (
@@ -84,6 +85,7 @@ class _JobRun:
     def __init__(self, job: _Job[Any], begun: Begun) -> None:
         self._job, self._begun = job, begun
         self._over = False
+        self._on: Any = None
 
     @property
     def key(self) -> str:
@@ -132,7 +134,7 @@ class _JobRun:
         if not hasattr(self._job._ledger.notes, "set_note_on"):
             raise Misuse("only a store in a SQL database can take part in your transaction")
         text = packed(result, self._job._largest_result)
-        self._over = True  # from here on the outcome is that of the caller's transaction
+        self._over, self._on = True, on  # from here on the outcome is that of the caller's transaction
         await self._job._ledger.finish(self._begun, text, on=on)
 
 
@@ -207,7 +209,10 @@ class _Job(Generic[WorkT]):
         return Outcome("ran", run.tick, unpacked(text), reported)
 
     async def _failed(self, run: _JobRun, error: BaseException) -> None:
-        if not run._over:
+        if run._over and self._ledger.is_open_on(run._on):
+            # To say so would wait for that transaction, which may wait for this.
+            log().warning("%r has failed, and the transaction that ends it is open: it counts as under way", run)
+        else:
             await self._ledger.fail(run._begun, f"{type(error).__name__}: {error}")
 
     def __repr__(self) -> str:

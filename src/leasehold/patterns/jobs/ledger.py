@@ -72,6 +72,10 @@ class Ledger:
             raise await self._refused(begun, on)
         watching.keyed(self._scope, begun.open.tick, "ran")
 
+    def is_open_on(self, on: Any) -> bool:
+        """Whether a transaction is open on the caller's own connection now."""
+        return self.notes.is_open_on(on)  # type: ignore[attr-defined, no-any-return]
+
     async def fail(self, begun: Begun, error: str) -> None:
         """The run has failed. Whether its tick was still its own is of no interest: its own error is."""
 
