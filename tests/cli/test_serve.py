@@ -9,7 +9,7 @@ import urllib.request
 from typing import Any
 
 import pytest
-from tests.cli.tool import Command
+from tests.cli.tool import Command, wait_for
 
 from leasehold import Leasehold
 
@@ -83,3 +83,22 @@ def test_what_would_be_unsafe_is_refused(
     assert (result.returncode, result.stdout) == (64, "")
     assert hint in result.stderr
     assert "too-short" not in result.stderr
+
+
+@pytest.mark.parametrize("home", ["/dev/null", "/proc"])
+def test_an_engine_that_can_never_be_used_ends_it_at_once(leasehold: Command, home: str) -> None:
+    result = leasehold.in_process_of_its_own("serve", "--port", "0", LEASEHOLD_URL="", HOME=home, XDG_STATE_HOME="")
+    assert (result.returncode, result.stdout) == (64, "")
+    assert "cannot be used: " in result.stderr
+
+
+def test_the_terminal_says_why_the_engine_cannot_be_reached_once_and_without_the_password(leasehold: Command) -> None:
+    leasehold.environment["LEASEHOLD_URL"] = "redis://:canary-hunter-22@127.0.0.1:1/0"
+    running = leasehold.start("serve", "--port", "0", "--every", "0.2", "--json")
+    assert running.stdout is not None
+    told = json.loads(running.stdout.readline())
+    wait_for(lambda: not ask(f"{told['url']}api/overview", told["token"])["up"], "the first round has failed")
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=20)
+    assert err.count("cannot be reached") == 1
+    assert "canary" not in err

@@ -93,7 +93,8 @@ def one_line_logs() -> None:
 
     class OneLine(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            say(record.getMessage())
+            error = record.exc_info[1] if record.exc_info else None
+            say(record.getMessage() + (f": {type(error).__name__}: {error}" if error is not None else ""))
 
     logger = logging.getLogger("leasehold")
     logger.handlers = [OneLine(logging.WARNING)]

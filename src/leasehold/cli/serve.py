@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import os
 import re
@@ -16,6 +17,7 @@ import click
 from leasehold.cli.exits import Interrupted
 from leasehold.cli.options import client, engine_options, read_duration, read_name
 from leasehold.cli.output import guard_secrets, say, write_json
+from leasehold.errors import EngineError
 
 if TYPE_CHECKING:
     from leasehold import Leasehold
@@ -101,7 +103,14 @@ def command(
         elections=elections,
     )
     with client(on, namespace) as locks:
+        _look_once(locks)
         asyncio.run(_serve(locks, settings, as_json=as_json))
+
+
+def _look_once(locks: Leasehold) -> None:
+    """End at once, as other verbs do, where nothing can get better by itself; an engine that is away may come back."""
+    with contextlib.suppress(EngineError):  # the rounds tell of it
+        locks.status("leasehold-serve")
 
 
 def _token() -> str:

@@ -77,7 +77,7 @@ class Watch:
         try:
             found = await asyncio.to_thread(self._look, first, rest, known, within)
         except EngineError as error:
-            self.problem = str(error)
+            self._note_problem(str(error))
         except Exception as error:  # noqa: BLE001 -- the rounds must go on, and people must see that this one did not
             _log.exception("a look at the engine failed")
             self.problem = f"a look at the engine failed with {type(error).__name__}; the log of the server says more"
@@ -87,6 +87,12 @@ class Watch:
         async with self._news:
             self.rounds += 1
             self._news.notify_all()
+
+    def _note_problem(self, problem: str) -> None:
+        """Tell the log as well, where it begins: not in each round."""
+        if self.problem is None:
+            _log.warning("%s", problem)
+        self.problem = problem
 
     def _look(self, first: Iterable[str], rest: Iterable[str], known: Container[str], within: float) -> Findings:
         """Look at the engine, in a thread: at the names, and at what others wrote down there."""
