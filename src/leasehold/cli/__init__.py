@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -9,6 +10,7 @@ import sys
 def main() -> None:
     """The command's entry point."""
     _open_missing_streams()
+    _escape_what_cannot_be_shown()
     from leasehold.cli.app import call
 
     sys.exit(call(sys.argv[1:]))
@@ -28,3 +30,10 @@ def _open_missing_streams() -> None:
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def _escape_what_cannot_be_shown() -> None:
+    """Names and texts may hold any letter, and a terminal or a pipe need not have it: it is then shown as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
