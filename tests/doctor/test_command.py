@@ -45,3 +45,15 @@ def test_a_url_that_cannot_be_right_is_a_usage_error(leasehold: Command) -> None
         result = leasehold("doctor", "--on", url)
         assert result.returncode == 64
         assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_file_that_cannot_be_used_is_not_to_be_started(tmp_path: Path) -> None:
+    command = Command(f"sqlite:///{tmp_path}/leases.db", tmp_path)
+    assert command("status").returncode == 0
+    for ending in ("wal", "shm"):
+        (tmp_path / f"leases.db-{ending}").unlink(missing_ok=True)
+        (tmp_path / f"leases.db-{ending}").mkdir()
+    result = command("doctor", "--json")
+    assert result.returncode == 78
+    [finding] = [one for one in json.loads(result.stdout)["findings"] if one["level"] == "problem"]
+    assert finding["fix"].startswith("check who may read and write the file and its folder")
