@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import Any
 
 import click
 
@@ -38,10 +40,29 @@ _VERBS: dict[str, str | None] = {
     "completion": None,
 }
 _FILES = {"break": "breaking"}
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+class _Unread(Exception):
+    """Whoever read the answer has gone. Click would exit with 1, which has other meanings here."""
 
 
 class Verbs(click.Group):
     """Imports the file of a verb only when it is needed."""
+
+    def make_context(self, *arguments: Any, **more: Any) -> click.Context:
+        """Read the arguments, and show help where it is asked for."""
+        try:
+            return super().make_context(*arguments, **more)
+        except BrokenPipeError as gone:
+            raise _Unread from gone
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Carry out the verb."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as gone:
+            raise _Unread from gone
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """In the order in which people need them."""
@@ -101,8 +122,8 @@ def call(arguments: Sequence[str]) -> int:
         return code if isinstance(code, int) else exits.OK
     except Interrupted as interrupted:
         return _end_by(interrupted)
-    except BrokenPipeError:
-        return _drop_stdout()
+    except (BrokenPipeError, _Unread):
+        return _end_unread()
     except Exception as error:  # noqa: BLE001 -- the last line of defence: one line instead of a traceback
         if isinstance(error, click.Abort) and isinstance(error.__cause__, KeyboardInterrupt):
             return _end_by(Interrupted(signal.SIGINT))
@@ -142,6 +163,9 @@ def _explain(error: Exception) -> int:
         case LeaseholdError():
             say(str(error))
             return _code_of(error)
+        case OSError() if (ordinary := _ordinary(error)) is not None:
+            say(ordinary[1])
+            return ordinary[0]
         case _:
             say(f"unexpected {type(error).__name__}: {error} (LEASEHOLD_DEBUG=1 shows where)")
             return exits.BROKEN
@@ -176,9 +200,31 @@ def _end_by(interrupted: Interrupted) -> int:
     return exits.SIGNALLED + interrupted.signum
 
 
-def _drop_stdout() -> int:
-    """Whoever read the answer has gone (``leasehold status | head``): Python must not complain about it at exit."""
+def _end_unread() -> int:
+    """Whoever read the answer has gone (``leasehold status | head``)."""
+    _drop_stdout()
+    return exits.SIGNALLED + signal.SIGPIPE
+
+
+def _drop_stdout() -> None:
+    """What is left of the answer goes nowhere: Python must not complain about it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
-    return exits.SIGNALLED + signal.SIGPIPE
+
+
+def _ordinary(error: OSError) -> tuple[int, str] | None:
+    """The exit code and a word for what is nobody's defect; None when it is something else."""
+    if error.errno in _FULL and error.filename is None:
+        _drop_stdout()
+        return exits.NOT_WRITTEN, f"the answer could not be written: {error.strerror}"
+    if isinstance(error, FileNotFoundError) and _has_no_working_folder():
+        return exits.USAGE, "the working folder is gone; change to one that is there"
+    return None
+
+
+def _has_no_working_folder() -> bool:
+    try:
+        return not os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return True

@@ -13,6 +13,7 @@ from leasehold.engines import (
     sqlite,
     zookeeper_facts,
 )
+from leasehold.errors import InvalidURL
 from leasehold.wires import consul_address, etcd_address, redis_target, zookeeper_address
 
 
@@ -23,7 +24,7 @@ def described() -> list[Facts]:
     ['sqlite', 'redis', 'redis+cluster']
     """
     return [
-        sqlite.open_engine("sqlite://", namespace="", client_label="").facts,
+        _sqlite_facts(),
         redis_facts.facts_of(redis_target.target_from_url("redis://localhost")),
         redis_facts.cluster_facts("redis+cluster://localhost"),
         redlock_facts.facts_of("redlock://localhost:6379,localhost:6380,localhost:6381"),
@@ -35,3 +36,10 @@ def described() -> list[Facts]:
         postgres_facts.session_facts("postgresql+session://localhost"),
         mysql_facts.session_facts("mysql+session://localhost"),
     ]
+
+
+def _sqlite_facts() -> Facts:
+    try:
+        return sqlite.open_engine("sqlite://", namespace="", client_label="").facts
+    except InvalidURL:  # this user has no home folder, which nothing here needs
+        return sqlite.open_engine("sqlite:////leases.db", namespace="", client_label="").facts

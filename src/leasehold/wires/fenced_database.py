@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from leasehold.core.worlds import run_blocking
-from leasehold.errors import EngineError, InvalidURL, Misuse, NotSupported
+from leasehold.errors import EngineError, EngineUnavailable, InvalidURL, Misuse, NotSupported, quoted
 from leasehold.fences.redis import FLOORS
 from leasehold.fences.sql_handles import is_missing_table
 from leasehold.fences.sql_rule import check_table
@@ -156,5 +156,15 @@ def _sqlite(url: str) -> Iterator[sqlite3.Connection]:
     path = lease_file(url).path
     if not path.is_file():
         raise InvalidURL(f"there is no file {path}")
-    with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-        yield connection
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            yield connection
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
+            raise InvalidURL(
+                f"{quoted(str(path))} is not a SQLite database; give the one that fences protect"
+            ) from None
+        raise EngineUnavailable(
+            f"the database {quoted(str(path))} cannot be read: {error}; this user must be able to read it, and in its "
+            "folder SQLite must be able to make the files that go with it"
+        ) from error
