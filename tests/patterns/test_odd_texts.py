@@ -95,7 +95,9 @@ def test_a_job_that_fails_with_any_text_is_in_its_book(store: Any, text: str) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"), [(FILE, "caf\\udce9.txt"), ("nothing\0else", "nothing\\x00else"), ("客户 😀", "客户 😀")]
+    ("text", "kept"),
+    [(FILE, "caf\\udce9.txt"), ("nothing\0else", "nothing\\x00else"), ("客户 😀", "客户 😀")],
+    ids=["surrogate", "nul", "wide"],
 )
 def test_a_handler_may_fail_with_any_text(place: Place, tmp_path: Path, text: str, kept: str) -> None:
     inbox, until = place.make(most_tries=2), threading.Event()
