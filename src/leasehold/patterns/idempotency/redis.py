@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from leasehold.errors import EngineError, EngineUnavailable, OutcomeUnknown, quoted
+from leasehold.errors import EngineError, EngineUnavailable, Misuse, OutcomeUnknown, quoted
 from leasehold.patterns.idempotency.records import Change, Claim, Record
 from leasehold.patterns.notes import Note, note_id
 
@@ -117,6 +117,9 @@ class _Scripts:
     """What stores of both worlds have in common."""
 
     def __init__(self, client: Any) -> None:
+        if not hasattr(client, "register_script") or hasattr(client, "command_stack"):
+            given = "a URL" if isinstance(client, str) else f"{type(client).__name__}"  # a URL may hold a password
+            raise Misuse(f"give an open redis-py client, such as redis.Redis.from_url(…), not {given}")
         self._client = client
         self._claim, self._change, self._forget = map(client.register_script, (_CLAIM, _CHANGE, _FORGET))
         self._note, self._set_note = map(client.register_script, (NOTE, SET_NOTE))
