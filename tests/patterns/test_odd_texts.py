@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,12 @@ from leasehold.patterns.partitions import Message, Partitions, SqlInbox, Writer
 FILE = "caf\udce9.txt"
 """As `os.listdir` names a file whose name is in latin-1."""
 ODD = [FILE, "nothing\0else", "客户 😀"]
+
+
+@pytest.fixture(autouse=True)
+def no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """What is logged of such errors has their texts, and a report of this test may be sent as UTF-8."""
+    caplog.set_level(logging.CRITICAL + 1, logger="leasehold")
 
 
 @pytest.fixture(params=KINDS)

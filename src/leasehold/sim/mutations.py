@@ -234,12 +234,7 @@ def wait_not_bounded() -> list[Edit]:
 @_caught_by("patience")
 def request_outlives_the_wait() -> list[Edit]:
     """A request may take its whole time, however little is left of the wait."""
-    return [
-        edit(
-            acquire.acquire,
-            ("min(request_timeout, max(left, SHORTEST_REQUEST)) if wait and left < request_timeout else", ""),
-        )
-    ]
+    return [edit(acquire._request_time, ("if wait and left < request_timeout:", "if not wait and left:"))]
 
 
 @_caught_by("leftovers")
