@@ -12,7 +12,7 @@ import pytest
 from tests.support.etcd_server import running_etcd
 from tests.support.zookeeper_server import running_zookeeper
 
-from leasehold import AsyncLeasehold, EngineUnavailable
+from leasehold import AsyncLeasehold, EngineUnavailable, Misuse, OutcomeUnknown
 from leasehold.core.acquire import Attempt, acquire
 from leasehold.core.engine import FEW
 from leasehold.core.held import margin
@@ -168,6 +168,38 @@ def test_a_lease_is_counted_from_when_it_was_asked_for_and_not_from_when_there_w
     held = run_blocking(acquire(engine, attempt, wait=0.0, request_timeout=5.0, room=room))
     assert held.valid_until >= room.entered_at + 3.0 - margin(3.0, 0.0)
     assert room.left
+    run_blocking(engine.close())
+
+
+@pytest.mark.parametrize(
+    "trouble", [EngineUnavailable("gone"), OutcomeUnknown("lost"), Misuse("wrong"), asyncio.CancelledError()]
+)
+def test_whatever_comes_of_a_request_it_lets_another_one_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: BaseException
+) -> None:
+    engine = SqliteFamily(lease_file(tmp_path / "leases.db"), "").blocking()
+
+    async def fails(*_: object, **__: object) -> None:
+        raise trouble
+
+    class Free:
+        inside = 0
+
+        def enter_at_once(self) -> bool:
+            self.inside += 1
+            return True
+
+        async def enter(self, until: float) -> None:
+            raise AssertionError("there is a place")
+
+        def leave(self) -> None:
+            self.inside -= 1
+
+    monkeypatch.setattr(type(engine), "take", fails)
+    room, attempt = Free(), Attempt(Terms("n").want("a" * 32, "me"))
+    with pytest.raises(type(trouble)):
+        run_blocking(acquire(engine, attempt, wait=0.0, request_timeout=5.0, room=room))
+    assert room.inside == 0
     run_blocking(engine.close())
 
 

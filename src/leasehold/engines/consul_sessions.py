@@ -16,7 +16,7 @@ import threading
 from typing import Final
 
 from leasehold.core.engine import Want
-from leasehold.engines.key_queue import Blockade, NameKeys
+from leasehold.engines.key_queue import Blockade, NameKeys, Slots
 from leasehold.wires.consul import Entry, Terms
 
 WAITING: Final = 5.0
@@ -25,32 +25,6 @@ CLAIM: Final = 1.0
 """For how long others leave the renewal of a session to the one who said that it would do it, in seconds."""
 ENDED_AFTER: Final = 2.0
 """Consul ends a session that is not renewed after twice its TTL."""
-
-
-class Slots:
-    """Numbers for keys: as few as are needed at the same time, however many come and go."""
-
-    __slots__ = ("_free", "_made")
-
-    def __init__(self) -> None:
-        self._free: list[int] = []
-        self._made = 0
-
-    @property
-    def in_use(self) -> int:
-        """How many were taken and not given back."""
-        return self._made - len(self._free)
-
-    def take(self) -> int:
-        """One that nobody uses."""
-        if self._free:
-            return self._free.pop()
-        self._made += 1
-        return self._made - 1
-
-    def give_back(self, slot: int) -> None:
-        """Others may use it."""
-        self._free.append(slot)
 
 
 class Session:

@@ -13,13 +13,12 @@ it ends with those that it has.
 from __future__ import annotations
 
 import functools
-import heapq
 import math
 import os
 import threading
 
 from leasehold.core.engine import Mode, Want
-from leasehold.engines.key_queue import Blockade, NameKeys
+from leasehold.engines.key_queue import Blockade, NameKeys, Slots
 from leasehold.wires.etcd_messages import Key
 
 WAITING = 5
@@ -70,34 +69,6 @@ class Session:
     def claim(self, now: float) -> None:
         """Tell the others that it is being refreshed."""
         self._claimed_until = now + min(CLAIM, self.ttl / 12)
-
-
-class Slots:
-    """Numbers from 0 on, of which the lowest that is free is given out. Who uses one remembers it."""
-
-    __slots__ = ("_free", "_fresh")
-
-    def __init__(self) -> None:
-        self._fresh = 0
-        """All from here on are free."""
-        self._free: list[int] = []
-        """Those below that are free again, as a heap."""
-
-    def take(self) -> int:
-        """The lowest that is free."""
-        if self._free:
-            return heapq.heappop(self._free)
-        self._fresh += 1
-        return self._fresh - 1
-
-    def give_back(self, slot: int) -> None:
-        """It is free again."""
-        heapq.heappush(self._free, slot)
-
-    @property
-    def in_use(self) -> int:
-        """How many."""
-        return self._fresh - len(self._free)
 
 
 class Place:

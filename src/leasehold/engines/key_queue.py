@@ -16,6 +16,7 @@ b'leasehold/shop/a%2Fb/e/7f.0'
 from __future__ import annotations
 
 import functools
+import heapq
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, unquote
@@ -170,3 +171,31 @@ def status_of(
         for one, about in ((one, about_in(one.value)) for one in waiting)
     )
     return NameStatus(name, max((one.created for one in holding), default=0), holders, waiters)
+
+
+class Slots:
+    """Numbers from 0 on, of which the lowest that is free is given out. Who uses one remembers it."""
+
+    __slots__ = ("_free", "_fresh")
+
+    def __init__(self) -> None:
+        self._fresh = 0
+        """All from here on are free."""
+        self._free: list[int] = []
+        """Those below that are free again, as a heap."""
+
+    def take(self) -> int:
+        """The lowest that is free."""
+        if self._free:
+            return heapq.heappop(self._free)
+        self._fresh += 1
+        return self._fresh - 1
+
+    def give_back(self, slot: int) -> None:
+        """It is free again."""
+        heapq.heappush(self._free, slot)
+
+    @property
+    def in_use(self) -> int:
+        """How many."""
+        return self._fresh - len(self._free)
